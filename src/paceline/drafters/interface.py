@@ -1,0 +1,51 @@
+"""The seam between the engine and whatever proposes tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.records import Verification
+from paceline.sampling.distribution import Distribution
+from paceline.sampling.state import SamplingState
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """One sequence that wants drafts in this step."""
+
+    sequence_id: int
+    token_ids: Sequence[int]
+    """The whole sequence so far, prompt and output; it only ever grows between two calls."""
+    draft_length: int
+    """Most tokens to propose, at least 1."""
+    sampling: SamplingState
+    """The sequence's sampling state, to be read and not changed."""
+    verification: Verification
+
+
+@dataclass(frozen=True, slots=True)
+class DraftProposal:
+    """Tokens proposed for one sequence; fewer than asked, or none, is fine."""
+
+    token_ids: tuple[int, ...] = ()
+    confidences: tuple[float, ...] = ()
+    """The drafter's own estimate of each token's chance; a hint to the policy that no verifier reads."""
+    sampled_from: tuple[Distribution, ...] | None = None
+    """The distributions that the tokens were really *sampled* from, for rejection verification. None means
+    that the proposal is deterministic (a lookup, an arg-max, a coupled sample): q is one-hot."""
+
+
+class Drafter(Protocol):
+    """Anything that proposes tokens."""
+
+    @property
+    def name(self) -> str:
+        """The word used for it in flags, results and metrics."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftProposal]:
+        """Return one proposal for each request, in order."""
+
+    def release(self, sequence_id: int) -> None:
+        """Forget a sequence and free what is held for it; unknown ids are ignored."""

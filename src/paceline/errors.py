@@ -1,0 +1,106 @@
+"""Every error the package raises on purpose, drawn as one tree.
+
+PacelineError
+├── ConfigError                  a flag, key or environment variable is wrong
+├── ModelError                   a model's files cannot be used
+│   ├── ModelNotFoundError       no such preset, file or folder
+│   ├── ModelFileError           the file is damaged: truncated, wrong magic, inconsistent
+│   ├── UnsupportedModelError    the file is sound, but its architecture or tensor type is not supported
+│   ├── MissingTensorError       a tensor that the architecture needs is not in the file
+│   ├── ChatTemplateError        no chat template, or the template refused the messages
+│   └── VocabularyMismatchError  draft and target do not share a vocabulary
+├── DownloadError                a file could not be fetched
+│   └── HashMismatchError        the fetched bytes are not the pinned ones
+├── RequestError                 one request is wrong; others go on
+│   ├── InvalidParameterError    a parameter is unknown or out of range
+│   ├── EmptyPromptError         the prompt has no tokens
+│   ├── PromptTooLongError       the prompt leaves no room in the context
+│   └── InputFileError           a line of a request file cannot be read
+└── CapacityError                the work does not fit the memory or the blocks there are
+"""
+
+from __future__ import annotations
+
+
+class PacelineError(Exception):
+    """Base of all errors; its text says what was given, what was expected and what to do.
+
+    Args:
+        given: what the caller passed or what was found, in words that name it.
+        expected: what would have been right.
+        remedy: what to do now, as an imperative sentence without a full stop.
+    """
+
+    def __init__(self, given: str, expected: str, remedy: str) -> None:
+        super().__init__(f"{given}; expected {expected}. {remedy}.")
+        self.given = given
+        self.expected = expected
+        self.remedy = remedy
+
+    def __reduce__(self) -> tuple[type[PacelineError], tuple[str, str, str]]:
+        """Pickle by the three parts, so that an error survives a process border whole."""
+        return type(self), (self.given, self.expected, self.remedy)
+
+
+class ConfigError(PacelineError):
+    """A flag, key or environment variable is wrong."""
+
+
+class ModelError(PacelineError):
+    """A model's files cannot be used."""
+
+
+class ModelNotFoundError(ModelError):
+    """No such preset, file or folder."""
+
+
+class ModelFileError(ModelError):
+    """The file is damaged: truncated, wrong magic, or inconsistent with itself."""
+
+
+class UnsupportedModelError(ModelError):
+    """The file is sound, but its architecture or tensor type is not supported."""
+
+
+class MissingTensorError(ModelError):
+    """A tensor that the architecture needs is not in the file."""
+
+
+class ChatTemplateError(ModelError):
+    """The model has no chat template, or its template refused the messages."""
+
+
+class VocabularyMismatchError(ModelError):
+    """The draft model's vocabulary is not the target's."""
+
+
+class DownloadError(PacelineError):
+    """A file could not be fetched from any of its sources."""
+
+
+class HashMismatchError(DownloadError):
+    """The fetched bytes are not the pinned ones."""
+
+
+class RequestError(PacelineError):
+    """One request is wrong; others go on."""
+
+
+class InvalidParameterError(RequestError):
+    """A request parameter is unknown, of the wrong type or out of range."""
+
+
+class EmptyPromptError(RequestError):
+    """The prompt has no tokens."""
+
+
+class PromptTooLongError(RequestError):
+    """The prompt leaves no room for output in the context."""
+
+
+class InputFileError(RequestError):
+    """A line of a request file cannot be read as a request."""
+
+
+class CapacityError(PacelineError):
+    """The work does not fit the memory or the KV blocks there are."""
