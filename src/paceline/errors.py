@@ -15,7 +15,8 @@ PacelineError
 │   ├── InvalidParameterError    a parameter is unknown or out of range
 │   ├── EmptyPromptError         the prompt has no tokens
 │   ├── PromptTooLongError       the prompt leaves no room in the context
-│   └── InputFileError           a line of a request file cannot be read
+│   ├── InputFileError           a line of a request file cannot be read
+│   └── GenerationError          no next token can be chosen: NaN logits, or every token banned
 └── CapacityError                the work does not fit the memory or the blocks there are
 """
 
@@ -100,6 +101,10 @@ class PromptTooLongError(RequestError):
 
 class InputFileError(RequestError):
     """A line of a request file cannot be read as a request."""
+
+
+class GenerationError(RequestError):
+    """No next token can be chosen for this sequence: its logits are NaN, or every token is banned."""
 
 
 class CapacityError(PacelineError):

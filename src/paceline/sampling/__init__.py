@@ -1,0 +1,1 @@
+"""From logits to tokens: processors, and the two ways of judging drafts."""
