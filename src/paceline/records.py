@@ -147,7 +147,7 @@ class SamplingParams(_Parameters):
 
 
 class SpeculationParams(_Parameters):
-    """Whether and how one request is speculated for. It never changes the answer under coupled verification."""
+    """Whether and how one request is speculated for; never changes the answer under coupled verification."""
 
     enabled: bool = True
     drafter: str | None = None
