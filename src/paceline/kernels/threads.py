@@ -1,0 +1,125 @@
+"""The one pool of threads that all CPU work is spread over.
+
+PyTorch's own threading is switched off: MKL's sums change with its thread count, and two runtimes that spin
+on the same few cores cost more than they bring. Work is cut into parts whose results do not depend on which
+thread computes them, so the pool's size never changes a number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from paceline.errors import ConfigError
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+_lock = threading.Lock()
+_num_threads: int | None = None
+_executor: ThreadPoolExecutor | None = None
+
+
+def available_cpus(cgroup_root: Path = CGROUP_ROOT) -> int:
+    """Return how many CPUs this process may use: its affinity, within the container's quota."""
+    try:
+        num_cpus = len(os.sched_getaffinity(0))
+    except AttributeError:  # only Linux has it
+        num_cpus = os.cpu_count() or 1
+    return max(1, math.floor(min(num_cpus, _cgroup_quota(cgroup_root))))
+
+
+def _cgroup_quota(root: Path) -> float:
+    """Return the CPU quota in CPUs; infinity where none is set (cgroup v2, then v1)."""
+    for paths in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        try:
+            words = " ".join((root / path).read_text() for path in paths).split()
+            quota, period = float(words[0]), float(words[1])
+        except (OSError, ValueError, IndexError):
+            continue  # "max", or no such file
+        if quota > 0 and period > 0:
+            return quota / period
+    return math.inf
+
+
+def num_threads() -> int:
+    """Return the number of threads that work is spread over, the caller's included."""
+    with _lock:
+        return _effective_threads()
+
+
+def _effective_threads() -> int:
+    return available_cpus() if _num_threads is None else _num_threads
+
+
+def set_num_threads(count: int | None) -> None:
+    """Spread work over `count` threads from now on; none goes back to the CPUs there are.
+
+    Raises:
+        ConfigError: `count` is below 1.
+    """
+    global _executor, _num_threads
+    if count is not None and count < 1:
+        raise ConfigError(
+            given=f"{count} threads", expected="at least 1", remedy="Give a positive number of threads"
+        )
+    with _lock:
+        _num_threads = count
+        old, _executor = _executor, None
+    if old is not None:
+        old.shutdown(wait=False)
+
+
+def _helpers() -> tuple[ThreadPoolExecutor | None, int]:
+    """Return the executor and how many helpers it has beside the caller."""
+    global _executor
+    with _lock:
+        if _executor is None:
+            count = _effective_threads() - 1
+            if count == 0:
+                return None, 0
+            _executor = ThreadPoolExecutor(count, thread_name_prefix="paceline")
+        return _executor, _executor._max_workers
+
+
+def use_one_torch_thread() -> None:
+    """Make PyTorch compute on the calling thread alone; cheap where that is so already."""
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
+def run_parts(work: Callable[[int], None], num_parts: int) -> None:
+    """Call `work(0)` .. `work(num_parts - 1)`, in any order, on the pool and the calling thread.
+
+    An exception in a part is raised here once all threads have stopped; parts not yet begun are dropped.
+    """
+    use_one_torch_thread()
+    executor, num_helpers = _helpers() if num_parts > 1 else (None, 0)
+    counter = itertools.count()  # its next() is atomic, so threads take parts without a lock
+    failed = threading.Event()
+
+    def take_parts() -> None:
+        use_one_torch_thread()
+        while not failed.is_set() and (part := next(counter)) < num_parts:
+            try:
+                work(part)
+            except BaseException:
+                failed.set()
+                raise
+
+    futures: list[Future[None]] = []
+    if executor is not None:
+        futures = [executor.submit(take_parts) for _ in range(min(num_helpers, num_parts - 1))]
+    try:
+        take_parts()
+    finally:
+        for future in futures:
+            future.exception()  # waits
+    for future in futures:
+        future.result()

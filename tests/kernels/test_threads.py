@@ -1,0 +1,92 @@
+"""The pool: every part once, errors come back, and the machine's limits are respected."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.errors import ConfigError
+from paceline.kernels import threads
+
+
+@pytest.fixture(autouse=True)
+def _default_pool() -> Iterator[None]:
+    yield
+    threads.set_num_threads(None)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("num_parts", [0, 1, 2, 100])
+def test_every_part_runs_once(count: int, num_parts: int) -> None:
+    threads.set_num_threads(count)
+    assert threads.num_threads() == count
+    seen: list[int] = []
+    threads.run_parts(seen.append, num_parts)
+    assert sorted(seen) == list(range(num_parts))
+
+
+def test_parts_run_side_by_side_with_one_torch_thread_each() -> None:
+    threads.set_num_threads(2)
+    barrier = threading.Barrier(2, timeout=10)
+    torch_threads: list[int] = []
+
+    def work(_: int) -> None:
+        barrier.wait()  # passes only if two threads are here at once
+        torch_threads.append(torch.get_num_threads())
+
+    threads.run_parts(work, 2)
+    assert torch_threads == [1, 1]
+
+
+def test_torch_threads_set_elsewhere_are_put_back_to_one() -> None:
+    torch.set_num_threads(2)
+    counts: list[int] = []
+    threads.run_parts(lambda _: counts.append(torch.get_num_threads()), 1)
+    assert counts == [1]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_error_in_a_part_is_raised(count: int) -> None:
+    threads.set_num_threads(count)
+
+    def work(part: int) -> None:
+        if part == 5:
+            raise ZeroDivisionError("part five")
+
+    with pytest.raises(ZeroDivisionError, match="part five"):
+        threads.run_parts(work, 50)
+    seen: list[int] = []
+    threads.run_parts(seen.append, 3)  # the pool still works
+    assert sorted(seen) == [0, 1, 2]
+
+
+def test_no_threads_is_refused() -> None:
+    with pytest.raises(ConfigError, match="0 threads; expected at least 1"):
+        threads.set_num_threads(0)
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"cpu.max": "100000 100000\n"}, 1),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_a_container_quota_limits_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], limit: int | None
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)), raising=False)
+    assert threads.available_cpus(write(tmp_path, files)) == (limit or 64)
