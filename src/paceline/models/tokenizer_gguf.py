@@ -1,0 +1,183 @@
+"""Reads a tokenizer from the `tokenizer.ggml.*` keys of a GGUF file.
+
+Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#ggml. A key that is absent means "none" here;
+no id is ever assumed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from paceline.errors import ModelFileError, UnsupportedModelError
+from paceline.models.tokenizer_bpe import ByteLevelEncoder, pre_tokenizer
+from paceline.models.tokenizer_split import TokenSplitter
+from paceline.models.tokenizer_spm import SentencePieceEncoder
+from paceline.models.tokenizer_tokens import (
+    SpecialIds,
+    TokenTable,
+    TokenType,
+    byte_level_bytes,
+    sentencepiece_bytes,
+)
+
+logger = logging.getLogger(__name__)
+
+END_STRINGS = (
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|end_of_turn|>",
+    "<|endofturn|>",
+)
+"""Tokens that end a turn or a text wherever a vocabulary has them as control tokens: many files name only one
+of the two that their model uses."""
+
+_SPELL: Mapping[str, Callable[[str], bytes]] = {"gpt2": byte_level_bytes, "llama": sentencepiece_bytes}
+
+
+class PieceEncoder(Protocol):
+    """Encodes a piece of plain text."""
+
+    def encode_piece(self, text: str, is_first: bool) -> Sequence[int]:
+        """Return its token ids; `is_first`: it stands at the start or right after a special token."""
+
+
+class SplittingEncoder:
+    """Takes whole tokens out of a text first, then encodes what lies between them."""
+
+    def __init__(self, table: TokenTable, pieces: PieceEncoder) -> None:
+        self._plain = TokenSplitter(table.whole_tokens())
+        self._special = TokenSplitter(table.whole_tokens() | table.special_tokens())
+        self._pieces = pieces
+
+    def encode(self, text: str, parse_special: bool, is_first: bool = True) -> list[int]:
+        """Return the token ids of `text`."""
+        splitter = self._special if parse_special else self._plain
+        ids: list[int] = []
+        for piece, token_id in splitter.split(text):
+            if token_id is None:
+                ids += self._pieces.encode_piece(piece, is_first)
+            else:
+                ids.append(token_id)
+            is_first = token_id is not None
+        return ids
+
+
+def read_gguf(metadata: Mapping[str, Any]) -> tuple[TokenTable, SplittingEncoder, SpecialIds]:
+    """Return the vocabulary, the encoder and the special tokens that a GGUF file describes.
+
+    Args:
+        metadata: the file's keys and values.
+
+    Raises:
+        ModelFileError: a needed key is absent, or two disagree.
+        UnsupportedModelError: the kind of tokenizer or the pre-tokenizer is not supported.
+    """
+    kind = _kind(metadata)
+    strings = _array(metadata, "tokens")
+    types = _array(metadata, "token_type", len(strings))
+    special = _special_ids(metadata, kind, strings, types)
+    table = TokenTable(strings, bytes(_promoted(types, strings, special)), _SPELL[kind])
+    pieces = _byte_level(metadata, table) if kind == "gpt2" else _sentencepiece(metadata, table)
+    return table, SplittingEncoder(table, pieces), special
+
+
+def _kind(metadata: Mapping[str, Any]) -> str:
+    kind = metadata.get("tokenizer.ggml.model")
+    if kind is None:
+        raise ModelFileError(
+            given="no tokenizer in the file (tokenizer.ggml.model is absent)",
+            expected="a language model's GGUF file with its tokenizer",
+            remedy="Fetch or convert the model again, with its tokenizer",
+        )
+    if kind not in _SPELL:
+        raise UnsupportedModelError(
+            given=f"tokenizer kind {kind!r} (tokenizer.ggml.model)",
+            expected="gpt2 (byte-level BPE) or llama (SentencePiece BPE)",
+            remedy="Use a model with one of these",
+        )
+    return str(kind)
+
+
+def _array(metadata: Mapping[str, Any], name: str, length: int | None = None) -> list[Any]:
+    """Return an array key as a list, checked to be there and to have one entry for each token."""
+    value = metadata.get(f"tokenizer.ggml.{name}")
+    if value is None or len(value) == 0 or (length is not None and len(value) != length):
+        given = "is absent" if value is None else f"has {len(value)} entries"
+        raise ModelFileError(
+            given=f"tokenizer.ggml.{name} {given}",
+            expected="an entry for each token" if length is None else f"{length} entries, one for each token",
+            remedy="Fetch or convert the model again",
+        )
+    return list(value.tolist() if hasattr(value, "tolist") else value)
+
+
+def _id(metadata: Mapping[str, Any], name: str, num_tokens: int) -> int | None:
+    """Return a token id key, or none where the file has none."""
+    value = metadata.get(f"tokenizer.ggml.{name}_token_id")
+    if value is None:
+        return None
+    if not 0 <= int(value) < num_tokens:
+        raise ModelFileError(
+            given=f"tokenizer.ggml.{name}_token_id = {value}",
+            expected=f"an id below the {num_tokens} tokens of the vocabulary",
+            remedy="Fetch or convert the model again",
+        )
+    return int(value)
+
+
+def _special_ids(
+    metadata: Mapping[str, Any], kind: str, strings: Sequence[str], types: Sequence[int]
+) -> SpecialIds:
+    bos, eos, eot, eom = (_id(metadata, name, len(strings)) for name in ("bos", "eos", "eot", "eom"))
+    if eos is None:
+        logger.warning(
+            "the model file names no end-of-sequence token (tokenizer.ggml.eos_token_id); "
+            "answers end at an end-of-turn token, if there is one, a stop string or max_tokens"
+        )
+    marks = (TokenType.CONTROL, TokenType.USER_DEFINED)
+    known = {index for index, kind in enumerate(types) if kind in marks and strings[index] in END_STRINGS}
+    by_default = kind == "llama" or pre_tokenizer(metadata.get("tokenizer.ggml.pre")).add_bos
+    return SpecialIds(
+        bos_id=bos,
+        eos_id=eos,
+        end_ids=frozenset(known.union(i for i in (eos, eot, eom) if i is not None)),
+        add_bos=bos is not None and bool(metadata.get("tokenizer.ggml.add_bos_token", by_default)),
+        add_eos=eos is not None and bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
+    )
+
+
+def _promoted(types: list[int], strings: Sequence[str], special: SpecialIds) -> list[int]:
+    """Return the types with user-defined end and begin tokens made control tokens.
+
+    A user-defined token is found in any text, so that a user could end or begin a turn by typing one.
+    """
+    named = special.end_ids | ({special.bos_id} if special.bos_id is not None else set())
+    for token_id in sorted(named):
+        if types[token_id] == TokenType.USER_DEFINED:
+            logger.warning(
+                "token %r is user-defined in the file; taken as a control token", strings[token_id]
+            )
+            types[token_id] = TokenType.CONTROL
+    return types
+
+
+def _byte_level(metadata: Mapping[str, Any], table: TokenTable) -> ByteLevelEncoder:
+    vocabulary = {string: index for index, string in enumerate(table.strings)}
+    rule = pre_tokenizer(metadata.get("tokenizer.ggml.pre"))
+    return ByteLevelEncoder(vocabulary, _array(metadata, "merges"), rule)
+
+
+def _sentencepiece(metadata: Mapping[str, Any], table: TokenTable) -> SentencePieceEncoder:
+    return SentencePieceEncoder(
+        table,
+        scores=_array(metadata, "scores", len(table.strings)),
+        add_space_prefix=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+        unknown_id=_id(metadata, "unknown", len(table.strings)),
+    )
