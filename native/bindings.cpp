@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bindings.h"
 #include "dequantize.hpp"
 
 namespace nb = nanobind;
@@ -29,4 +30,5 @@ NB_MODULE(_native, module) {
     module.doc() = "Paceline's native kernels.";
     module.def("dequantize", &dequantize, "type_name"_a, "data"_a.noconvert(), "out"_a.noconvert(), "num_threads"_a,
                "Decode GGUF blocks (uint8 [num_bytes]) into float32 [num_values]; ValueError where sizes disagree.");
+    paceline::bind_runtime(module);
 }

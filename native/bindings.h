@@ -1,0 +1,10 @@
+// One function a group of kernels; each adds its names to the module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace paceline {
+
+void bind_runtime(nanobind::module_ &module);  // instruction sets and threads
+
+}  // namespace paceline
