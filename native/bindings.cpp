@@ -31,4 +31,5 @@ NB_MODULE(_native, module) {
     module.def("dequantize", &dequantize, "type_name"_a, "data"_a.noconvert(), "out"_a.noconvert(), "num_threads"_a,
                "Decode GGUF blocks (uint8 [num_bytes]) into float32 [num_values]; ValueError where sizes disagree.");
     paceline::bind_runtime(module);
+    paceline::bind_linear(module);
 }

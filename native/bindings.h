@@ -6,5 +6,6 @@
 namespace paceline {
 
 void bind_runtime(nanobind::module_ &module);  // instruction sets and threads
+void bind_linear(nanobind::module_ &module);   // activations, packed weights, linear layers
 
 }  // namespace paceline

@@ -1,0 +1,83 @@
+#include <cstring>
+
+#include "cpu.h"
+#include "quantise.h"
+
+namespace paceline {
+namespace {
+
+using std::int32_t;
+using std::size_t;
+
+int32_t bits_of(float value) {
+    int32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+float float_of(int32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+void write_not_finite(ActivationGroup *out) {
+    *out = ActivationGroup{};
+    out->magic = out->sum = out->scale = float_of(nan_bits);
+}
+
+void quantise_group(const float *x, ActivationGroup *out) {
+    int32_t largest = 0;  // bits of magnitudes sort as the magnitudes do, NaN and infinity above all
+    for (size_t i = 0; i < group_inputs; ++i) {
+        const int32_t magnitude = bits_of(x[i]) & 0x7fffffff;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    int32_t exponent = ((largest + round_up_above_127) >> 23) - 6;
+    if (exponent > max_scale_exponent) return write_not_finite(out);
+    if (exponent < min_scale_exponent) exponent = min_scale_exponent;
+    const float inverse = float_of((254 - exponent) << 23), rounder = 12582912.0f;
+    int32_t sums[2] = {0, 0};
+    for (size_t half = 0; half < 2; ++half)
+        for (size_t i = 16 * half; i < 16 * half + 16; ++i) {
+            // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the lowest bits.
+            const int32_t q = bits_of(x[i] * inverse + rounder) - bits_of(rounder);
+            out->q[i] = static_cast<std::int8_t>(q);
+            sums[half] += q;
+        }
+    const int32_t magic = (exponent + 23) << 23 | magic_mantissa;
+    out->magic = float_of(magic);
+    out->start32 = magic - 128 * (sums[0] + sums[1]);
+    out->start16[0] = magic - 128 * sums[0];
+    out->start16[1] = magic - 128 * sums[1];
+    out->scale = float_of(exponent << 23);
+    out->sum = out->scale * static_cast<float>(sums[0] + sums[1]);
+    out->padding[0] = out->padding[1] = 0;
+}
+
+}  // namespace
+
+void quantise_groups_portable(const float *x, size_t num_groups, ActivationGroup *out) {
+    for (size_t g = 0; g < num_groups; ++g) quantise_group(x + g * group_inputs, out + g);
+}
+
+void quantise_groups(const float *x, size_t num_groups, ActivationGroup *out) {
+#if defined(__x86_64__)
+    if (cpu::current() == cpu::Isa::avx512_vnni) return quantise_groups_avx512(x, num_groups, out);
+    if (cpu::current() != cpu::Isa::portable) return quantise_groups_avx2(x, num_groups, out);
+#endif
+    quantise_groups_portable(x, num_groups, out);
+}
+
+void zero_padding(size_t num_inputs, ActivationGroup *row) {
+    const size_t num_groups = num_inputs / group_inputs;
+    if (num_groups % 2 == 0) return;
+    static const float zeros[group_inputs] = {};
+    quantise_groups_portable(zeros, 1, row + num_groups);
+}
+
+void quantise_row(const float *x, size_t num_inputs, ActivationGroup *out) {
+    quantise_groups(x, num_inputs / group_inputs, out);
+    zero_padding(num_inputs, out);
+}
+
+}  // namespace paceline
