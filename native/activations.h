@@ -10,22 +10,22 @@ inline constexpr std::size_t group_inputs = 32;
 
 // 32 consecutive values of a row: value i stands for scale * q[i], |q[i]| <= 127.
 //
-// The scale is the smallest power of two that holds the group's largest magnitude, which costs half a bit of precision on
-// average and buys the kernels a multiplication and a conversion per group: integer products are accumulated on top of the
-// bits of `magic` = 1.5 * 2^23 * scale, a float whose last bit weighs `scale`, so that the accumulator, read as a float,
-// is magic + scale * (sum of products), exactly, while the sum is below 2^22.
+// The scale is the smallest power of two that holds the group's largest magnitude, which costs half a bit of precision
+// on average and buys the kernels a multiplication and a conversion per group: integer products are accumulated on top
+// of the bits of `magic` = 1.5 * 2^23 * scale, a float whose last bit weighs `scale`, so that the accumulator, read as
+// a float, is magic + scale * (sum of products), exactly, while the sum is below 2^22.
 //
-// Weights are unsigned in the kernels, those of formats with an offset scaled so that it is 128; `start32` and `start16`
-// begin the accumulators at magic less the offset's share.
+// Weights are unsigned in the kernels, those of formats with an offset scaled so that it is 128; `start32` and
+// `start16` begin the accumulators at magic less the offset's share.
 //
 // One cache line, so that a kernel needs one pointer a row. A group that holds a NaN, an infinity or a magnitude above
 // 127 * 2^100 has NaN for magic, sum and scale, and makes NaN of every result.
 struct alignas(64) ActivationGroup {
     std::int8_t q[group_inputs];
     float magic;
-    std::int32_t start32;      // bits of magic, less 128 * (q[0] + .. + q[31])
-    std::int32_t start16[2];   // the same for q[0..15] and for q[16..31]
-    float sum;                 // scale * (q[0] + .. + q[31])
+    std::int32_t start32;     // bits of magic, less 128 * (q[0] + .. + q[31])
+    std::int32_t start16[2];  // the same for q[0..15] and for q[16..31]
+    float sum;                // scale * (q[0] + .. + q[31])
     float scale;
     std::int32_t padding[2];
 };
@@ -37,9 +37,9 @@ constexpr std::size_t row_groups(std::size_t num_inputs) { return (num_inputs + 
 // Quantises a whole row of `num_inputs` values, padding included. `out` has row_groups(num_inputs) groups.
 void quantise_row(const float *x, std::size_t num_inputs, ActivationGroup *out);
 
-// Quantises `num_groups` groups of a row (32 * num_groups values). A group's bits depend on its own 32 values alone, not
-// on the instruction set, so an operator may quantise its part of a row while that is in cache; whoever does must see to
-// the row's padding group (`zero_padding`).
+// Quantises `num_groups` groups of a row (32 * num_groups values). A group's bits depend on its own 32 values alone,
+// not on the instruction set, so an operator may quantise its part of a row while that is in cache; whoever does must
+// see to the row's padding group (`zero_padding`).
 void quantise_groups(const float *x, std::size_t num_groups, ActivationGroup *out);
 
 // Writes the padding group of a row, where it has one.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bandwidth.h"
 #include "bindings.h"
 #include "cpu.h"
 #include "pool.h"
@@ -54,6 +55,8 @@ void bind_runtime(nb::module_ &module) {
                "Use `count` threads from now on; ValueError below 1.");
     module.def("count_chunks", &count_chunks, "counts"_a.noconvert(), "nested"_a = false,
                "Add 1 to each of `counts` (int64 [n]), one chunk of the pool each.");
+    module.def("fastest_read", &fastest_read, "num_bytes"_a, "passes"_a, nb::call_guard<nb::gil_scoped_release>(),
+               "Seconds of the fastest of `passes` reads of `num_bytes` of memory by the pool.");
 }
 
 }  // namespace paceline

@@ -25,7 +25,8 @@ Isa detect();
 // What kernels use: `detect()` until `set` says otherwise.
 Isa current();
 
-// Throws std::invalid_argument that lists what the machine has, where it lacks `isa_name`. Not to be called while kernels run.
+// Throws std::invalid_argument that lists what the machine has, where it lacks `isa_name`. Not to be called while
+// kernels run.
 void set(const std::string &isa_name);
 
 }  // namespace paceline::cpu

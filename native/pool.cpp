@@ -44,9 +44,9 @@ bool spin_until(Ready is_ready) {
 
 thread_local bool inside_chunk = false;
 
-// Chunks are numbered by tickets that only ever grow: one job owns the tickets [begin, end). A thread that takes a ticket
-// below `end` holds up the job it belongs to, so the job's fields stay valid until it has counted the chunk as done;
-// threads that are late or asleep hold up nobody.
+// Chunks are numbered by tickets that only ever grow: one job owns the tickets [begin, end). A thread that takes a
+// ticket below `end` holds up the job it belongs to, so the job's fields stay valid until it has counted the chunk as
+// done; threads that are late or asleep hold up nobody.
 class Pool {
    public:
     explicit Pool(unsigned num_threads) {

@@ -18,8 +18,8 @@ void set_num_threads(unsigned count);
 using Call = void (*)(void *context, std::size_t chunk);
 
 // Runs call(context, 0) .. call(context, num_chunks - 1), in no set order, and returns when all are done. Writes made
-// before it are seen by the chunks, and the chunks' writes by what follows it, so it is a barrier too. The calling thread
-// takes part. Inside a chunk, a nested call runs its chunks one after the other. Chunks must not throw.
+// before it are seen by the chunks, and the chunks' writes by what follows it, so it is a barrier too. The calling
+// thread takes part. Inside a chunk, a nested call runs its chunks one after the other. Chunks must not throw.
 void run(std::size_t num_chunks, Call call, void *context);
 
 // `work(chunk)` for each chunk; a callable of any type, never copied or allocated.
@@ -27,7 +27,8 @@ template <class Work>
 void parallel_for(std::size_t num_chunks, Work &&work) {
     if (num_chunks == 1) return static_cast<void>(work(std::size_t{0}));
     run(
-        num_chunks, [](void *context, std::size_t chunk) { (*static_cast<std::remove_reference_t<Work> *>(context))(chunk); },
+        num_chunks,
+        [](void *context, std::size_t chunk) { (*static_cast<std::remove_reference_t<Work> *>(context))(chunk); },
         const_cast<void *>(static_cast<const void *>(&work)));
 }
 

@@ -39,8 +39,14 @@ def quantise(x: NDArray[np.float32]) -> NDArray[np.void]:
     """
     num_rows, num_inputs = x.shape
     groups = aligned_groups(num_rows, num_inputs)
-    _native.quantise(x, groups.view(np.uint8).reshape(num_rows, -1))
+    _native.quantise(x, as_bytes(groups))
     return groups
+
+
+def as_bytes(groups: NDArray[np.void]) -> NDArray[np.uint8]:
+    """Return `groups` [rows, groups] as native code takes them: uint8 [rows, groups * 64], no copy."""
+    num_rows, num_groups = groups.shape
+    return groups.view(np.uint8).reshape(num_rows, num_groups * ACTIVATION_GROUP.itemsize)
 
 
 def aligned_groups(num_rows: int, num_inputs: int) -> NDArray[np.void]:

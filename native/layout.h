@@ -1,0 +1,47 @@
+// How packed weights lie in memory. Declarations only: files compiled for an instruction set include this.
+//
+// A block is 16 output rows. Its inputs are cut into units; each unit holds the 16 rows' scales, then the weights of
+// its groups of 32 inputs. A group is eight vectors of 64 bytes: byte 4 r + i of vector j is input 4 j + i of row r, so
+// that one instruction multiplies 16 rows by 4 inputs. All numbers are the file's own; a unit is a whole number of
+// cache lines.
+//
+//   format  inputs  bytes  scales                                              weights, per group
+//   q4_k    256     2304   16 half d, 16 half dmin; 192 B: 6-bit scales and     4 x 64 B: vector j low, j + 4 high
+//                          minimums (three_to_four: scales of groups 0-3, 4-7,
+//                          minimums of groups 0-3, 4-7; 16 rows side by side)
+//   q6_k    256     3392   16 half d, 32 B unused; 16 x 16 signed bytes         2 x (3 x 64 B: three_to_four, in the
+//                                                                              upper six bits)
+//   q4_0    64      576    2 x 16 half d                                        as q4_k
+//   q4_1    64      640    2 x (16 half d, 16 half -m)                          as q4_k
+//   q5_0    64      704    2 x 16 half d                                        as q4_k, then 64 B: bit j = top of
+//   vector j q8_0    64      1088   2 x 16 half d                                        8 x 64 B: q + 128
+//
+// three_to_four keeps four vectors of 6-bit values in three of bytes: the first three in six bits of one byte each, the
+// fourth in the two bits that each byte has left, its lowest bits in the first byte.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace paceline {
+
+enum class Format : std::uint8_t { q4_k, q6_k, q4_0, q4_1, q5_0, q8_0 };
+inline constexpr int num_formats = 6;
+
+inline constexpr std::size_t block_rows = 16;
+inline constexpr std::size_t vector_bytes = 64;
+
+struct FormatLayout {
+    const char *name;  // the file's type, in small letters
+    std::size_t unit_inputs;
+    std::size_t unit_bytes;
+};
+
+inline constexpr FormatLayout layouts[num_formats] = {
+    {"q4_k", 256, 2304}, {"q6_k", 256, 3392}, {"q4_0", 64, 576},
+    {"q4_1", 64, 640},   {"q5_0", 64, 704},   {"q8_0", 64, 1088},
+};
+
+constexpr const FormatLayout &layout_of(Format format) { return layouts[static_cast<int>(format)]; }
+
+}  // namespace paceline

@@ -1,0 +1,64 @@
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "linear_kernels.h"
+
+namespace paceline {
+namespace {
+
+#include "linear_avx2.inl"
+
+// Without VNNI, products of bytes are added in pairs to 16 bits, which saturate: two products of an unsigned byte and
+// an int8 may reach 2 * 255 * 127. So weights are taken at their own size, and 8-bit ones as sign and magnitude.
+struct Avx2 : Avx2Base {
+    static constexpr bool scaled = false;
+    template <int shift>
+    static Bytes settle(Bytes v) {
+        return _mm256_srli_epi16(v, shift);
+    }  // the low bits are zeros
+    template <int shift>
+    static Floats settle_scale(Floats v) {
+        return v;
+    }
+    static Bytes settle_eight_bits(Bytes v) { return _mm256_xor_si256(v, _mm256_set1_epi8(-128)); }
+
+    template <int bits>
+    struct Dot {
+        // Steps whose pairs fit 16 bits together: 4 bits give at most 8 * 2 * 15 * 127 = 30480, 5 bits 4 * 2 * 31 *
+        // 127, 6 bits 2 * 2 * 63 * 127, magnitudes of 8 bits 2 * 128 * 127.
+        static constexpr std::size_t run = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+        struct Sum {
+            Ints total, pairs;
+        };
+        static Sum begin(Ints start) { return {start, _mm256_setzero_si256()}; }
+        static Ints widen(Ints pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
+        static void step(Sum &sum, Bytes weights, Ints inputs, std::size_t j) {
+            const Ints products =
+                bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(inputs, weights))
+                          : _mm256_maddubs_epi16(weights, inputs);
+            if (j % run) {
+                sum.pairs = _mm256_add_epi16(sum.pairs, products);
+            } else {
+                if (j) sum.total = _mm256_add_epi32(sum.total, widen(sum.pairs));
+                sum.pairs = products;
+            }
+        }
+        static Ints end(const Sum &sum) { return _mm256_add_epi32(sum.total, widen(sum.pairs)); }
+        template <std::size_t n>
+        static Ints sum(Ints start, const Bytes *weights, const std::int8_t *q) {
+            Sum sum = begin(start);
+#pragma GCC unroll 8
+            for (std::size_t j = 0; j < n; ++j) step(sum, weights[j], broadcast4(q + 4 * j), j);
+            return end(sum);
+        }
+    };
+};
+
+#include "linear_kernels.inl"
+
+}  // namespace
+
+const LinearKernels linear_avx2{few_of<Avx2>, many_of<Avx2>};
+
+}  // namespace paceline
+#endif

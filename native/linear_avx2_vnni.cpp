@@ -1,0 +1,46 @@
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "linear_kernels.h"
+
+namespace paceline {
+namespace {
+
+#include "linear_avx2.inl"
+
+struct Avx2Vnni : Avx2Base {
+    static constexpr bool scaled = true;
+    template <int shift>
+    static Bytes settle(Bytes v) {
+        return v;
+    }
+    template <int shift>
+    static Floats settle_scale(Floats v) {
+        return _mm256_mul_ps(v, _mm256_set1_ps(1.0f / (1 << shift)));
+    }
+    static Bytes settle_eight_bits(Bytes v) { return v; }
+
+    template <int bits>
+    struct Dot {
+        using Sum = Ints;
+        static Sum begin(Ints start) { return start; }
+        static void step(Sum &sum, Bytes weights, Ints inputs, std::size_t) {
+            sum = _mm256_dpbusd_avx_epi32(sum, weights, inputs);
+        }
+        static Ints end(Sum sum) { return sum; }
+        template <std::size_t n>
+        static Ints sum(Ints sum, const Bytes *weights, const std::int8_t *q) {
+            for (std::size_t j = 0; j < n; ++j) step(sum, weights[j], broadcast4(q + 4 * j), j);
+            return sum;
+        }
+    };
+};
+
+#include "linear_kernels.inl"
+
+}  // namespace
+
+const LinearKernels linear_avx2_vnni{few_of<Avx2Vnni>, many_of<Avx2Vnni>};
+
+}  // namespace paceline
+#endif

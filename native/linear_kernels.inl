@@ -1,0 +1,214 @@
+// The linear kernels, for any `Simd`: a struct of types and operations of one instruction set. Included once by the
+// file of each, inside an unnamed namespace, so that no code of one leaks into another.
+//
+//   Bytes, Ints, Floats       a vector of 4 * lanes bytes, lanes int32, lanes float
+//   lanes                     16, or 8: then a block is worked on in two parts
+//   scaled                    whether products of any byte with int8 fit, so that offsets are always 128; else weights
+//   of
+//                             formats with an offset are shifted down again, and 8-bit ones made signed
+//   max_rows, panel_columns   register tiles: rows of `few`; vectors side by side and rows of `many`
+//
+// How formats unpack: linear_unpack.inl.
+
+// How a group's products are summed and scaled.
+enum class Kind {
+    minimum,  // one scale and a minimum for 32 inputs
+    offset,   // one scale for 32 inputs, weights offset by 128
+    halves,   // a scale for each 16 inputs, weights offset by 128
+};
+
+// A group of 32 inputs of `lanes` rows, unpacked.
+template <class Simd>
+struct Group {
+    typename Simd::Bytes weights[8];
+    typename Simd::Floats scale, second;  // second: minimum, or the scale of the upper half
+};
+
+#include "linear_unpack.inl"
+
+// What the accumulator starts from: magic less the offset's share, which is 128 / 2^shift for weights shifted down.
+template <class Simd, int shift>
+inline typename Simd::Ints start_of(const float &magic, const std::int32_t &start) {
+    if constexpr (Simd::scaled) {
+        return Simd::broadcast(start);
+    } else {
+        std::int32_t bits;
+        __builtin_memcpy(&bits, &magic, sizeof bits);
+        return Simd::broadcast(shift == 0 ? bits : bits + ((start - bits) >> shift));
+    }
+}
+
+template <class Simd>
+inline typename Simd::Ints bits_of(const float &magic) {
+    std::int32_t bits;
+    __builtin_memcpy(&bits, &magic, sizeof bits);
+    return Simd::broadcast(bits);
+}
+
+// acc += the group's share of the product with one row.
+template <class Simd, class Unpack>
+inline void accumulate(const Group<Simd> &group, const ActivationGroup &x, typename Simd::Floats &acc) {
+    constexpr int shift = Unpack::shift;
+    using Dot = typename Simd::template Dot<Unpack::bits>;
+    if constexpr (Unpack::kind == Kind::halves) {
+        const auto low = Dot::template sum<4>(start_of<Simd, shift>(x.magic, x.start16[0]), group.weights, x.q);
+        const auto high =
+            Dot::template sum<4>(start_of<Simd, shift>(x.magic, x.start16[1]), group.weights + 4, x.q + 16);
+        acc = Simd::multiply_add(group.scale, Simd::less(low, x.magic), acc);
+        acc = Simd::multiply_add(group.second, Simd::less(high, x.magic), acc);
+    } else if constexpr (Unpack::kind == Kind::offset) {
+        const auto sum = Dot::template sum<8>(start_of<Simd, shift>(x.magic, x.start32), group.weights, x.q);
+        acc = Simd::multiply_add(group.scale, Simd::less(sum, x.magic), acc);
+    } else {
+        const auto sum = Dot::template sum<8>(bits_of<Simd>(x.magic), group.weights, x.q);
+        acc = Simd::multiply_add(group.scale, Simd::less(sum, x.magic), acc);
+        acc = Simd::subtract_product(group.second, x.sum, acc);
+    }
+}
+
+inline void prefetch_unit(const std::uint8_t *unit, std::size_t bytes) {
+    // Far enough ahead to cover memory's latency at full bandwidth; past the last block it touches nothing that
+    // matters.
+    constexpr std::size_t distance = 4096;
+    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(unit + distance + i, 0, 3);
+}
+
+template <class Simd, class Unpack, std::size_t M>
+void few_tile(const std::uint8_t *unit, std::size_t num_units, Activations x, float *y) {
+    constexpr std::size_t parts = block_rows / Simd::lanes;
+    typename Simd::Floats acc[parts][M];
+    for (auto &part : acc)
+        for (auto &sum : part) sum = Simd::zero();
+    const ActivationGroup *rows = x.groups;
+    for (; num_units; --num_units, unit += Unpack::unit_bytes) {
+        prefetch_unit(unit, Unpack::unit_bytes);
+        const Unpack unpack(unit);
+        for (std::size_t g = 0; g < Unpack::groups; ++g, ++rows)
+            for (std::size_t part = 0; part < parts; ++part) {
+                Group<Simd> group;
+                unpack.group(g, part, group);
+                for (std::size_t m = 0; m < M; ++m) accumulate<Simd, Unpack>(group, rows[m * x.stride], acc[part][m]);
+            }
+    }
+    for (std::size_t m = 0; m < M; ++m)
+        for (std::size_t part = 0; part < parts; ++part)
+            Simd::store(y + m * block_rows + part * Simd::lanes, acc[part][m]);
+}
+
+// Rows in tiles of at most `M`.
+template <class Simd, class Unpack, std::size_t M = Simd::max_rows>
+void few_rows(const std::uint8_t *block, std::size_t num_units, Activations x, std::size_t num_rows, float *y) {
+    if constexpr (M > 0) {
+        for (; num_rows >= M; num_rows -= M, x.groups += M * x.stride, y += M * block_rows)
+            few_tile<Simd, Unpack, M>(block, num_units, x, y);
+        if (num_rows) few_rows<Simd, Unpack, M - 1>(block, num_units, x, num_rows, y);
+    }
+}
+
+// M rows times `columns` vectors side by side, over groups [0, num_groups) of each; column c's begin at
+// groups + c * num_groups. Adds to acc.
+template <class Simd, class Unpack, std::size_t M, std::size_t columns>
+void many_tile(const Group<Simd> *groups, std::size_t num_groups, Activations x, float *acc) {
+    constexpr int shift = Unpack::shift;
+    constexpr std::size_t chains = Unpack::kind == Kind::halves ? 2 : 1, steps = 8 / chains;
+    using Dot = typename Simd::template Dot<Unpack::bits>;
+    typename Simd::Floats sums[M][columns];
+    for (std::size_t m = 0; m < M; ++m)
+        for (std::size_t c = 0; c < columns; ++c) sums[m][c] = Simd::load(acc + m * panel_outputs + c * Simd::lanes);
+    for (std::size_t g = 0; g < num_groups; ++g) {
+        const ActivationGroup *rows = x.groups + g;
+        for (std::size_t chain = 0; chain < chains; ++chain) {
+            typename Dot::Sum products[M][columns];
+            for (std::size_t m = 0; m < M; ++m) {
+                const ActivationGroup &row = rows[m * x.stride];
+                const auto start = Unpack::kind == Kind::halves   ? start_of<Simd, shift>(row.magic, row.start16[chain])
+                                   : Unpack::kind == Kind::offset ? start_of<Simd, shift>(row.magic, row.start32)
+                                                                  : bits_of<Simd>(row.magic);
+                for (std::size_t c = 0; c < columns; ++c) products[m][c] = Dot::begin(start);
+            }
+#pragma GCC unroll 8
+            for (std::size_t j = 0; j < steps; ++j)
+                for (std::size_t m = 0; m < M; ++m) {
+                    const auto inputs = Simd::broadcast4(rows[m * x.stride].q + 4 * (chain * steps + j));
+                    for (std::size_t c = 0; c < columns; ++c)
+                        Dot::step(products[m][c], groups[c * num_groups + g].weights[chain * steps + j], inputs, j);
+                }
+            for (std::size_t m = 0; m < M; ++m) {
+                const ActivationGroup &row = rows[m * x.stride];
+                for (std::size_t c = 0; c < columns; ++c) {
+                    const Group<Simd> &group = groups[c * num_groups + g];
+                    const auto value = Simd::less(Dot::end(products[m][c]), row.magic);
+                    sums[m][c] = Simd::multiply_add(chain ? group.second : group.scale, value, sums[m][c]);
+                    if constexpr (Unpack::kind == Kind::minimum)
+                        sums[m][c] = Simd::subtract_product(group.second, row.sum, sums[m][c]);
+                }
+            }
+        }
+    }
+    for (std::size_t m = 0; m < M; ++m)
+        for (std::size_t c = 0; c < columns; ++c) Simd::store(acc + m * panel_outputs + c * Simd::lanes, sums[m][c]);
+}
+
+template <class Simd, class Unpack, std::size_t columns, std::size_t M = Simd::panel_rows>
+void many_rows(const Group<Simd> *groups, std::size_t num_groups, Activations x, std::size_t num_rows, float *acc) {
+    if constexpr (M > 0) {
+        for (; num_rows >= M; num_rows -= M, x.groups += M * x.stride, acc += M * panel_outputs)
+            many_tile<Simd, Unpack, M, columns>(groups, num_groups, x, acc);
+        if (num_rows) many_rows<Simd, Unpack, columns, M - 1>(groups, num_groups, x, num_rows, acc);
+    }
+}
+
+template <class Simd, class Unpack>
+void many_panel(const std::uint8_t *const *units, std::size_t num_blocks, std::size_t num_units, Activations x,
+                std::size_t num_rows, float *acc, std::uint8_t *scratch) {
+    constexpr std::size_t parts = block_rows / Simd::lanes, columns = Simd::panel_columns;
+    auto *groups = reinterpret_cast<Group<Simd> *>(scratch);
+    const std::size_t num_groups = num_units * Unpack::groups;
+    for (std::size_t block = 0; block < num_blocks; ++block)
+        for (std::size_t u = 0; u < num_units; ++u) {
+            const std::uint8_t *unit = units[block] + u * Unpack::unit_bytes;
+            prefetch_unit(unit, Unpack::unit_bytes);
+            const Unpack unpack(unit);
+            for (std::size_t part = 0; part < parts; ++part)
+                for (std::size_t g = 0; g < Unpack::groups; ++g)
+                    unpack.group(g, part, groups[(block * parts + part) * num_groups + u * Unpack::groups + g]);
+        }
+    std::size_t column = 0;
+    for (; column + columns <= num_blocks * parts; column += columns)
+        many_rows<Simd, Unpack, columns>(groups + column * num_groups, num_groups, x, num_rows,
+                                         acc + column * Simd::lanes);
+    for (; column < num_blocks * parts; ++column)
+        many_rows<Simd, Unpack, 1>(groups + column * num_groups, num_groups, x, num_rows, acc + column * Simd::lanes);
+}
+
+template <class Simd>
+void few_of(Format format, const std::uint8_t *block, std::size_t num_units, Activations x, std::size_t num_rows,
+            float *y) {
+    switch (format) {
+        case Format::q4_k: return few_rows<Simd, UnpackQ4K<Simd>>(block, num_units, x, num_rows, y);
+        case Format::q6_k: return few_rows<Simd, UnpackQ6K<Simd>>(block, num_units, x, num_rows, y);
+        case Format::q4_0: return few_rows<Simd, UnpackQ40<Simd>>(block, num_units, x, num_rows, y);
+        case Format::q4_1: return few_rows<Simd, UnpackQ41<Simd>>(block, num_units, x, num_rows, y);
+        case Format::q5_0: return few_rows<Simd, UnpackQ50<Simd>>(block, num_units, x, num_rows, y);
+        case Format::q8_0: return few_rows<Simd, UnpackQ80<Simd>>(block, num_units, x, num_rows, y);
+    }
+}
+
+template <class Simd>
+void many_of(Format format, const std::uint8_t *const *units, std::size_t num_blocks, std::size_t num_units,
+             Activations x, std::size_t num_rows, float *acc, std::uint8_t *scratch) {
+    switch (format) {
+        case Format::q4_k:
+            return many_panel<Simd, UnpackQ4K<Simd>>(units, num_blocks, num_units, x, num_rows, acc, scratch);
+        case Format::q6_k:
+            return many_panel<Simd, UnpackQ6K<Simd>>(units, num_blocks, num_units, x, num_rows, acc, scratch);
+        case Format::q4_0:
+            return many_panel<Simd, UnpackQ40<Simd>>(units, num_blocks, num_units, x, num_rows, acc, scratch);
+        case Format::q4_1:
+            return many_panel<Simd, UnpackQ41<Simd>>(units, num_blocks, num_units, x, num_rows, acc, scratch);
+        case Format::q5_0:
+            return many_panel<Simd, UnpackQ50<Simd>>(units, num_blocks, num_units, x, num_rows, acc, scratch);
+        case Format::q8_0:
+            return many_panel<Simd, UnpackQ80<Simd>>(units, num_blocks, num_units, x, num_rows, acc, scratch);
+    }
+}
