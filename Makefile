@@ -15,7 +15,7 @@ TEST_MODELS := $(TARGET) $(DRAFT) smollm2-135m-instruct gemma-3-270m
 
 PROMPT ?= Write a Python class for a binary search tree with insert, delete, search and in-order traversal.
 
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 # Without pip's build isolation the build folder, and with it all that did not change, can be used again.
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*) $(VENV)/sources
