@@ -35,6 +35,13 @@ def test_help_does_not_import_torch() -> None:
     assert result.stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_help_page_of_its_own(name: str) -> None:
+    result = CliRunner().invoke(cli, [name, "--help"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: ")
+
+
 def test_the_version_is_the_package_s() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert paceline.__version__ == project["version"]
