@@ -85,10 +85,11 @@ class TinyModel:
             sizes["attention.sliding_window"] = self.sliding_window
         known = {"general.name": f"Tiny {self.family}"}
         known |= {f"{self.family}.{key}": value for key, value in sizes.items()}
-        known |= self._vocabulary() | dict(self.metadata)
+        known |= self.vocabulary() | dict(self.metadata)
         return {key: value for key, value in known.items() if key not in self.drop_metadata}
 
-    def _vocabulary(self) -> dict[str, Any]:
+    def vocabulary(self) -> dict[str, Any]:
+        """Return the metadata of the tokenizer and the chat template."""
         vocabulary = _spm_vocabulary() if self.family == "gemma3" else _bpe_vocabulary()
         padding = [f"[PAD{number}]" for number in range(self.num_padding_tokens)]
         vocabulary["tokenizer.ggml.tokens"] += padding
@@ -102,7 +103,7 @@ class TinyModel:
     @property
     def vocab_size(self) -> int:
         """Rows of the embedding."""
-        return len(self._vocabulary()["tokenizer.ggml.tokens"])
+        return len(self.vocabulary()["tokenizer.ggml.tokens"])
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return all tensors in float32 by GGUF name, row-major."""
