@@ -44,9 +44,7 @@ def resolve(name_or_path: str | Path, progress: Progress | None = None) -> Path:
 def not_found(given: str) -> ModelNotFoundError:
     """Return the error for a name that is not a preset's, with the presets and the nearest of them."""
     nearest = difflib.get_close_matches(given, PRESETS, n=1, cutoff=0.5)
-    remedy = (
-        f"Write {nearest[0]} if you meant that" if nearest else "Check the path, or name a preset"
-    )
+    remedy = f"Write {nearest[0]} if you meant that" if nearest else "Check the path, or name a preset"
     return ModelNotFoundError(
         given=f"{given!r}, which is neither a preset nor an existing path",
         expected=f"a path, or one of {', '.join(PRESETS)}",
