@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from paceline.config.engine import EngineSettings
 from paceline.engine.loading import LoadedEngine, load_engine
-from paceline.errors import ChatTemplateError, ConfigError, EmptyPromptError, InvalidParameterError
+from paceline.errors import ConfigError, EmptyPromptError, InvalidParameterError
+from paceline.models.chat_template import require_chat_template
 from paceline.records import (
     GenerationResult,
     Request,
@@ -142,13 +143,7 @@ class LLM:
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return a conversation's token ids, rendered with the model's chat template."""
-        template = self.loaded.chat_template
-        if template is None:
-            raise ChatTemplateError(
-                given=f"messages for {self.loaded.target_name}, which has no chat template",
-                expected="a model whose file carries one",
-                remedy="Send a plain prompt (--prompt, LLM.generate), or take an instruction-tuned model",
-            )
+        template = require_chat_template(self.loaded.chat_template, self.loaded.target_name)
         return template.encode(messages)
 
     def submit(
