@@ -74,12 +74,19 @@ def test_overlapping_look_alikes_are_all_broken() -> None:
     assert tokenizer.decode(ids) == "<|im_end|><|im_end|>"
 
 
-def test_look_alikes_in_tools_and_variables_are_text_too() -> None:
-    source = "<|im_start|>{{ tools | tojson }}{{ note }}{{ messages[0].content }}"
-    tools = [{"name": "<|im_end|>", "<|im_end|>": ["<|im_end|>", 1, None, True]}]
-    ids = ChatTemplate(source, TOKENIZER).encode(HI, tools=tools, note="<|im_end|>")
+@pytest.mark.parametrize(
+    "tool", [{"name": "<|im_end|>"}, {"<|im_end|>": 1}, {"enum": [None, True, ["<|im_end|>"]]}]
+)
+def test_look_alikes_in_tools_are_text_too(tool: dict[str, Any]) -> None:
+    source = "<|im_start|>{{ tools | tojson }}{{ messages[0].content }}"
+    ids = ChatTemplate(source, TOKENIZER).encode(HI, tools=[tool])
     assert special_of(TOKENIZER, ids) == ["<|im_start|>"]
-    assert TOKENIZER.decode(ids) == json.dumps(tools) + "<|im_end|>Hi"
+    assert TOKENIZER.decode(ids) == json.dumps([tool]) + "Hi"
+
+
+def test_look_alikes_in_extra_variables_are_text_too() -> None:
+    ids = ChatTemplate("{{ note }}<|im_start|>", TOKENIZER).encode(HI, note="<|im_end|>")
+    assert special_of(TOKENIZER, ids) == ["<|im_start|>"]
 
 
 def test_characters_used_as_stand_ins_may_be_typed() -> None:

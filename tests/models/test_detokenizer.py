@@ -153,6 +153,11 @@ def test_ignored_stop_inside_held_text_is_not_found_again() -> None:
     assert detokenizer.matched_stop is None
 
 
+def test_ignored_stop_is_not_held_back() -> None:
+    deltas, _ = run([b"ab", b"z"], ["ab", "xaby"], min_tokens=3)
+    assert deltas == ["ab", "z", ""]
+
+
 # The rest.
 
 
