@@ -15,9 +15,9 @@ from paceline.engine.scheduler import SchedulerLimits
 from paceline.errors import CapacityError
 from paceline.kernels.threads import set_num_threads
 from paceline.models.chat_template import ChatTemplate
+from paceline.models.download import resolve
 from paceline.models.interface import CausalModel
 from paceline.models.load import LoadedModel, load_model
-from paceline.models.download import resolve
 from paceline.models.tokenizer import Tokenizer
 from paceline.models.vocabulary import check_same_vocabulary
 
