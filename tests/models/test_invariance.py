@@ -12,7 +12,7 @@ from paceline.kernels import threads
 from paceline.models.decoder import Decoder
 from paceline.models.gguf_file import GGUFFile
 from paceline.models.interface import SequenceSlice
-from paceline.models.load import decoder_from_gguf
+from paceline.models.load import build_decoder, gguf_decoder
 from tests.tiny_models import FAMILY_EXAMPLES
 
 BLOCK_SIZE = 16
@@ -27,7 +27,7 @@ def _default_pool() -> Iterator[None]:
 @pytest.fixture(scope="module", params=FAMILY_EXAMPLES)
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     path = FAMILY_EXAMPLES[request.param].write(tmp_path_factory.mktemp("tiny") / "model.gguf")
-    return decoder_from_gguf(GGUFFile.open(path), torch.device("cpu"))
+    return build_decoder(*gguf_decoder(GGUFFile.open(path)), torch.device("cpu"))
 
 
 def tokens(count: int, seed: int = 0) -> list[int]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import ModelError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from paceline.kernels.dequantize import SUPPORTED_TYPES
+from paceline.models.tensors import TensorInfo
 
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
@@ -31,19 +32,6 @@ _MIN_KEY_VALUE = 8 + 4 + 1
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 _LENGTH = struct.Struct("<Q")
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One tensor of a file; its bytes stay in the map until they are decoded."""
-
-    name: str
-    shape: tuple[int, ...]
-    """Row-major: [out, in] for a matrix (GGUF itself writes the sizes the other way round)."""
-    type: str
-    """Name of the tensor type, such as "Q4_K"."""
-    data: NDArray[np.uint8]
-    """uint8 [num_bytes], a view of the map."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.models.gguf_config import config_from_gguf
-from paceline.models.gguf_file import GGUFFile, TensorInfo
+from paceline.models.gguf_file import GGUFFile
+from paceline.models.tensors import TensorInfo
 
 FLOAT32_BYTES = 4
 

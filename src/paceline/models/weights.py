@@ -1,12 +1,9 @@
-"""A decoder's tensors, from any file format, as the float32 matrices that the decoder multiplies by.
-
-Names are GGUF's (`blk.0.attn_q.weight`) whatever the file's own are.
-"""
+"""A decoder's tensors, from any file format, as the float32 matrices that the decoder multiplies by."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from paceline.errors import MissingTensorError, ModelFileError
-from paceline.kernels.dequantize import SUPPORTED_TYPES, dequantize
 from paceline.models.decoder_config import DecoderConfig
-from paceline.models.gguf_file import GGUFFile
+from paceline.models.tensors import TensorInfo, TensorSource
 
 logger = logging.getLogger(__name__)
 
@@ -28,54 +24,6 @@ EMBEDDING, HEAD, FINAL_NORM, ROPE_FACTORS = (
     "output_norm.weight",
     "rope_freqs.weight",
 )
-
-
-class TensorSource(Protocol):
-    """Named tensors of a model file."""
-
-    @property
-    def where(self) -> str:
-        """The file, in words for error messages."""
-
-    def names(self) -> Collection[str]:
-        """Return the names there are."""
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape, row-major."""
-
-    def read(self, name: str, out: NDArray[np.float32]) -> None:
-        """Decode a tensor into contiguous float32 memory of its shape."""
-
-    def read_rows(self, name: str, rows: Sequence[int]) -> NDArray[np.float32]:
-        """Decode some rows of a matrix: float32 [len(rows), in]."""
-
-
-class GGUFSource:
-    """The tensors of a GGUF file."""
-
-    def __init__(self, file: GGUFFile) -> None:
-        self._tensors = file.tensors
-        self.where = str(file.path)
-
-    def names(self) -> Collection[str]:
-        """Return the names there are."""
-        return self._tensors.keys()
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape, row-major."""
-        return self._tensors[name].shape
-
-    def read(self, name: str, out: NDArray[np.float32]) -> None:
-        """Decode a tensor into contiguous float32 memory of its shape."""
-        info = self._tensors[name]
-        dequantize(info.type, info.data, info.shape, out)
-
-    def read_rows(self, name: str, rows: Sequence[int]) -> NDArray[np.float32]:
-        """Decode some rows of a matrix: float32 [len(rows), in]."""
-        info = self._tensors[name]
-        block = SUPPORTED_TYPES[info.type]
-        by_row = info.data.reshape(-1, info.shape[-1] // block.elements * block.num_bytes)
-        return dequantize(info.type, by_row[rows].reshape(-1), (len(rows), info.shape[-1]))
 
 
 class Embedding(Protocol):
@@ -100,12 +48,12 @@ class MatrixEmbedding:
 class FileEmbedding:
     """An embedding left in its file: a step needs a few rows, and all in float32 would take a gigabyte."""
 
-    source: TensorSource
+    tensor: TensorInfo
     device: torch.device
 
     def rows(self, token_ids: Sequence[int]) -> Tensor:
         """Return float32 [len(token_ids), hidden_size]."""
-        return torch.from_numpy(self.source.read_rows(EMBEDDING, token_ids)).to(self.device)
+        return torch.from_numpy(self.tensor.read_rows(token_ids)).to(self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +99,9 @@ def load_weights(source: TensorSource, config: DecoderConfig, device: torch.devi
     size = (config.vocab_size, config.hidden_size)
     is_tied = not reader.has(HEAD)
     head = reader.matrix([EMBEDDING if is_tied else HEAD], [size[0]], size[1])
-    reader.check_shape(EMBEDDING, size)
+    embedding = reader.tensor(EMBEDDING, size)
     weights = DecoderWeights(
-        embedding=MatrixEmbedding(head) if is_tied else FileEmbedding(source, device),
+        embedding=MatrixEmbedding(head) if is_tied else FileEmbedding(embedding, device),
         layers=layers,
         final_norm=reader.norm(FINAL_NORM, config.hidden_size),
         head=head,
@@ -204,40 +152,39 @@ class _Reader:
     def __init__(self, source: TensorSource, config: DecoderConfig, device: torch.device) -> None:
         self.config = config
         self._source, self._device = source, device
-        self._names, self._used = frozenset(source.names()), set[str]()
+        self._used = set[str]()
 
     def has(self, name: str) -> bool:
-        return name in self._names
+        return name in self._source.tensors
 
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        if name not in self._names:
+    def tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        if (tensor := self._source.tensors.get(name)) is None:
             raise MissingTensorError(
                 given=f"no tensor {name!r} in {self._source.where}",
                 expected=f"one of shape {list(shape)} for a {self.config.family} model",
                 remedy="Fetch a complete model file",
             )
-        if (found := self._source.shape(name)) != shape:
+        if tensor.shape != shape:
             raise ModelFileError(
-                given=f"tensor {name!r} of shape {list(found)} in {self._source.where}",
+                given=f"tensor {name!r} of shape {list(tensor.shape)} in {self._source.where}",
                 expected=f"shape {list(shape)}, as the file's own description says",
                 remedy="Convert or fetch the model anew",
             )
         self._used.add(name)
+        return tensor
 
     def matrix(self, names: Sequence[str], sizes: Sequence[int], num_inputs: int) -> Tensor:
         """Return matrices [size, num_inputs] below one another."""
         fused = np.empty((sum(sizes), num_inputs), np.float32)
         start = 0
         for name, size in zip(names, sizes, strict=True):
-            self.check_shape(name, (size, num_inputs))
-            self._source.read(name, fused[start : start + size])
+            self.tensor(name, (size, num_inputs)).read(fused[start : start + size])
             start += size
         return torch.from_numpy(fused).to(self._device)
 
     def vector(self, name: str, size: int) -> NDArray[np.float32]:
-        self.check_shape(name, (size,))
         values = np.empty(size, np.float32)
-        self._source.read(name, values)
+        self.tensor(name, (size,)).read(values)
         return values
 
     def norm(self, name: str, size: int) -> Tensor:
@@ -256,5 +203,5 @@ class _Reader:
         return self.vector(ROPE_FACTORS, self.config.head_dim // 2) if self.has(ROPE_FACTORS) else None
 
     def log_unused(self) -> None:
-        for name in sorted(self._names - self._used):
+        for name in sorted(self._source.tensors.keys() - self._used):
             logger.debug("tensor %s in %s is not used", name, self._source.where)
