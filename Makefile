@@ -28,7 +28,7 @@ help: ## list these commands
 
 demo: $(VENV)/ready ## watch a 1.5B model answer alone, then with a 0.5B model drafting for it
 	$(BIN)/paceline models pull $(TARGET) $(DRAFT)
-	$(BIN)/paceline generate --target $(TARGET) --draft $(DRAFT) --max-tokens 128 --compare --chat "$(PROMPT)"
+	$(BIN)/paceline generate --target $(TARGET) --draft $(DRAFT) --max-tokens 96 --compare --chat "$(PROMPT)"
 
 test: lint types models ## everything that a change has to pass
 	$(BIN)/python -m pytest
