@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Self
 
@@ -139,7 +140,7 @@ class LLM:
         """Return a raw prompt's token ids, with the BOS token if the model wants one."""
         if isinstance(prompt, str):
             return self.loaded.tokenizer.encode(prompt, add_special=True)
-        return list(prompt)
+        return [int(token_id) for token_id in prompt]
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return a conversation's token ids, rendered with the model's chat template."""
@@ -156,12 +157,15 @@ class LLM:
         route: str | None = None,
     ) -> str:
         """Queue one request and return its id; `chunks` or `run` then drive the engine."""
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
+        speculation = self.settings.speculation_params if speculation is None else speculation
+        _check_type("params", params, SamplingParams)
+        _check_type("speculation", speculation, SpeculationParams)
         request = Request(
             id=request_id if request_id is not None else f"request-{next(self._numbers)}",
             prompt_token_ids=tuple(token_ids),
             sampling=params,
-            speculation=speculation or self.settings.speculation_params,
+            speculation=speculation,
             seed=draw_seed() if params.seed is None else params.seed % 2**64,
             route=route,
         )
@@ -225,6 +229,15 @@ def _last(chunks: Iterator[StreamChunk]) -> GenerationResult:
     raise AssertionError("a stream ended without its last chunk")
 
 
+def _check_type(name: str, value: object, expected: type) -> None:
+    if not isinstance(value, expected):
+        raise InvalidParameterError(
+            given=f"{name} of type {type(value).__name__}",
+            expected=f"a {expected.__name__}",
+            remedy=f"Pass {name}={expected.__name__}(...)",
+        )
+
+
 def _is_conversation(value: object) -> bool:
     return isinstance(value, Sequence) and bool(value) and isinstance(value[0], Mapping)
 
@@ -238,13 +251,13 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         raise EmptyPromptError(
             given="an empty list of prompts", expected="at least one prompt", remedy="Pass text or token ids"
         )
-    if all(isinstance(item, int) for item in many):
+    if all(isinstance(item, Integral) for item in many):
         return [many]  # type: ignore[list-item]
-    wrong = next((item for item in many if not isinstance(item, str | Sequence)), None)
-    if wrong is not None:
-        raise InvalidParameterError(
-            given=f"a prompt of type {type(wrong).__name__}",
-            expected="text or a list of token ids",
-            remedy="Pass strings, or lists of token ids",
-        )
+    for item in many:
+        if not isinstance(item, str | Sequence) or not all(isinstance(i, str | Integral) for i in item):
+            raise InvalidParameterError(
+                given=f"a prompt of type {type(item).__name__}: {item!r:.60}",
+                expected="text or a list of token ids",
+                remedy="Pass strings, or lists of token ids",
+            )
     return many  # type: ignore[return-value]

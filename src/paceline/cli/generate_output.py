@@ -98,7 +98,7 @@ class Printer:
 
 def _table(runs: Mapping[str, Sequence[GenerationResult]], settings: EngineSettings) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("speculation")
+    table.add_column("speculation", no_wrap=True)
     for name in ("tokens/s", "acceptance rate", "acceptance length", "TTFT s", "drafting s", "verifying s"):
         table.add_column(name, justify="right")
     for mode, results in runs.items():

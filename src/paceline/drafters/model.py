@@ -154,7 +154,9 @@ class ModelDrafter:
             return
         index = state.num_output_tokens + len(draft.token_ids)
         if request.verification is Verification.REJECTION:
-            token_id = rejection.draft_sample(distribution, state.seed, index)
+            token_id = rejection.draft_sample(
+                distribution, state.seed, index, step_start=state.num_output_tokens
+            )
             draft.sampled_from.append(distribution)
         else:
             token_id = coupled.sample(distribution, state.seed, index)
