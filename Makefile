@@ -28,7 +28,7 @@ help: ## list these commands
 
 demo: $(VENV)/ready ## watch a 1.5B model answer alone, then with a 0.5B model drafting for it
 	$(BIN)/paceline models pull $(TARGET) $(DRAFT)
-	$(BIN)/paceline generate --target $(TARGET) --draft $(DRAFT) --max-tokens 96 --compare --chat "$(PROMPT)"
+	$(BIN)/paceline generate --target $(TARGET) --draft $(DRAFT) --max-tokens 128 --compare --chat "$(PROMPT)"
 
 test: lint types models ## everything that a change has to pass
 	$(BIN)/python -m pytest
@@ -44,7 +44,7 @@ models: $(VENV)/ready-test ## fetch every model that the tests use
 	$(BIN)/paceline models pull $(TEST_MODELS)
 
 verify: models ## the long proofs on real models, for a machine with an hour to spare
-	$(BIN)/python -m pytest -m verify
+	$(BIN)/python -m verify.lossless
 
 clean: ## remove what these commands made here; downloaded models stay in the cache
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
