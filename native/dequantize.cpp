@@ -22,7 +22,10 @@ float float_of_bits(uint32_t bits) {
 // Files are little-endian; reading bytes one by one needs neither alignment nor a little-endian machine.
 uint32_t read_u16(const uint8_t *p) { return static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 8; }
 
-uint32_t read_u32(const uint8_t *p) { return read_u16(p) | read_u16(p + 2) << 16; }
+uint32_t read_u32(const uint8_t *p) {
+    return static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 |
+           static_cast<uint32_t>(p[3]) << 24;
+}
 
 // IEEE 754 binary16; subnormal halves become exact floats by a multiplication with 2^-24.
 float read_half(const uint8_t *p) {
@@ -39,7 +42,11 @@ float read_half(const uint8_t *p) {
 }
 
 void decode_f32(const uint8_t *in, float *out, size_t n) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    std::memcpy(out, in, 4 * n);
+#else
     for (size_t i = 0; i < n; ++i) out[i] = float_of_bits(read_u32(in + 4 * i));
+#endif
 }
 
 void decode_f16(const uint8_t *in, float *out, size_t n) {

@@ -15,7 +15,7 @@ import enum
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -232,6 +232,9 @@ class Timing:
     """Spent in the target's forward passes of those steps."""
     num_decoded: int
     """Tokens that came after the first."""
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    """Readings of the engine's clock, to compare answers of one engine with each other."""
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -305,6 +308,3 @@ class StreamChunk:
     def is_last(self) -> bool:
         """Whether the request ended with this chunk."""
         return self.result is not None
-
-
-DrafterName = Literal["model", "suffix", "none"]

@@ -200,10 +200,10 @@ def test_a_preset_in_the_cache_resolves_by_name(
 def test_a_misspelt_name_lists_the_presets_and_the_nearest() -> None:
     with pytest.raises(ModelNotFoundError, match="smollm2-135m-instruct, gemma-3-270m") as caught:
         resolve("smollm-135m-instruct")
-    assert caught.value.remedy == "Did you mean smollm2-135m-instruct"
+    assert caught.value.remedy == "Write smollm2-135m-instruct if you meant that"
 
 
 def test_a_name_like_no_other_gets_no_guess() -> None:
     with pytest.raises(ModelNotFoundError, match="neither a preset nor an existing path") as caught:
         resolve("/nowhere/at/all.gguf")
-    assert caught.value.remedy == "Check the path, or take a preset's name"
+    assert caught.value.remedy == "Check the path, or name a preset"

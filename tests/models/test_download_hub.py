@@ -126,6 +126,18 @@ def test_the_token_goes_to_the_hub(hub: FakeHub, tmp_path: Path) -> None:
     assert {authorization for _, authorization, _ in hub.requests} == {"Bearer secret"}
 
 
+@pytest.mark.parametrize("methods", [("HEAD", "GET"), ("GET",)])
+def test_the_token_goes_to_no_store_that_the_hub_points_to(
+    hub: FakeHub, tmp_path: Path, methods: tuple[str, ...]
+) -> None:
+    with FakeHub("/blob", CONTENT).running() as store:
+        hub.redirects = dict.fromkeys(methods, f"{store.endpoint}/blob")
+        path, _, _ = _fetch(hub, tmp_path, token="secret")
+    assert path.read_bytes() == CONTENT
+    assert {authorization for _, authorization, _ in hub.requests} == {"Bearer secret"}
+    assert [(method, authorization) for method, authorization, _ in store.requests] == [("GET", "")]
+
+
 def test_nobody_listening_is_found_out_at_once(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -96,7 +96,7 @@ def test_without_any_of_the_keys_nothing_is_added_or_ended_and_the_log_says_so(
     keys = byte_level(control=(), bos_token_id=None, eos_token_id=None, add_bos_token=None)
     with caplog.at_level(logging.WARNING):
         tokenizer = Tokenizer.from_gguf(keys)
-    assert "no end-of-sequence token" in caplog.text
+    assert "no end-of-text token" in caplog.text
     assert tokenizer.eos_ids == frozenset()
     assert strings_of(tokenizer, tokenizer.encode("hello", add_special=True)) == ["hello"]
 

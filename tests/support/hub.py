@@ -19,6 +19,8 @@ class FakeHub:
         """Bytes after which each of the next connections is cut."""
         self.honours_range = True
         self.status = 200
+        self.redirects: dict[str, str] = {}
+        """Where to send a method instead, as a hub sends its readers to a store of files."""
         self.requests: list[tuple[str, str, str | None]] = []
         """(method, Authorization or "", Range) of every request."""
         self.endpoint = ""
@@ -55,6 +57,15 @@ def _handler_for(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
             if hub.status != 200 or self.path != hub.path:
                 self.send_response(hub.status if hub.status != 200 else 404)
                 self.send_header("X-Error-Code", "EntryNotFound")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            if self.command in hub.redirects:
+                self.send_response(302)
+                self.send_header("Location", hub.redirects[self.command])
+                self.send_header("ETag", f'"{hub.etag}"')
+                self.send_header("X-Repo-Commit", "0" * 40)
+                self.send_header("X-Linked-Size", str(len(hub.content)))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return

@@ -104,6 +104,7 @@ def run_parts(work: Callable[[int], None], num_parts: int) -> None:
     counter = itertools.count()  # its next() is atomic, so threads take parts without a lock
     failed = threading.Event()
 
+    @torch.inference_mode()  # a mode of the thread; parts write to tensors that were made under it
     def take_parts() -> None:
         use_one_torch_thread()
         while not failed.is_set() and (part := next(counter)) < num_parts:

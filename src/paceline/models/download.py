@@ -38,16 +38,17 @@ def resolve(name_or_path: str | Path, progress: Progress | None = None) -> Path:
     path = Path(name_or_path).expanduser()
     if path.exists():
         return path
-    raise _not_found(str(name_or_path))
+    raise not_found(str(name_or_path))
 
 
-def _not_found(given: str) -> ModelNotFoundError:
+def not_found(given: str) -> ModelNotFoundError:
+    """Return the error for a name that is not a preset's, with the presets and the nearest of them."""
     nearest = difflib.get_close_matches(given, PRESETS, n=1, cutoff=0.5)
-    remedy = f"Did you mean {nearest[0]}?" if nearest else "Check the path, or take a preset's name"
+    remedy = f"Write {nearest[0]} if you meant that" if nearest else "Check the path, or name a preset"
     return ModelNotFoundError(
         given=f"{given!r}, which is neither a preset nor an existing path",
         expected=f"a path, or one of {', '.join(PRESETS)}",
-        remedy=remedy.rstrip("?"),
+        remedy=remedy,
     )
 
 

@@ -109,7 +109,6 @@ def _ask(preset: Preset, hub: HubFile, settings: Settings) -> _Remote:
     headers = dict(build_hf_headers(token=settings.hf_token))
     location = urljoin(url, found.location)
     if urlsplit(location).netloc != urlsplit(url).netloc:
-        # A token is for the hub, not for the store of files that it points to.
         headers.pop("authorization", None)
     return _Remote(location, found.etag or "", found.size or preset.size, headers)
 
@@ -149,7 +148,10 @@ def _first_line(error: Exception) -> str:
 
 def _receive(remote: _Remote, partial: _Partial, tracker: Tracker) -> str:
     """Append what one connection brings, and return why it ended."""
-    request = urllib.request.Request(remote.url, headers=remote.headers)
+    request = urllib.request.Request(remote.url)
+    for name, value in remote.headers.items():
+        # Unredirected: a token is for the hub, not for whatever store it may still point to.
+        request.add_unredirected_header(name, value)
     if partial.size:
         request.add_header("Range", f"bytes={partial.size}-")
     try:

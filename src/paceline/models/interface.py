@@ -67,3 +67,18 @@ class CausalModel(Protocol):
         Returns:
             float32 logits [sum of num_logits, vocab_size], in the order of `slices`.
         """
+
+
+class Vocabulary(Protocol):
+    """What the engine needs to know of a model's tokens."""
+
+    @property
+    def num_real_tokens(self) -> int:
+        """Ids from this number up are padding rows: never sampled, never proposed."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end an answer, as the model's file says."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token stands for; none for control tokens."""

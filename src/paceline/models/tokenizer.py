@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.errors import InvalidParameterError
 from paceline.models.tokenizer_gguf import read_gguf
-from paceline.models.tokenizer_tokens import SpecialIds, TokenTable
+from paceline.models.tokenizer_json import read_folder
+from paceline.models.tokenizer_special import SpecialIds
+from paceline.models.tokenizer_tokens import TokenTable
 
 
 class Encoder(Protocol):
     """What turns text into token ids: one implementation for GGUF files, one for `tokenizer.json`."""
 
-    def encode(self, text: str, parse_special: bool, is_first: bool = True) -> list[int]:
+    def encode(self, text: str, parse_special: bool) -> list[int]:
         """Return the ids of `text`, without anything added.
 
         Args:
             text: the text.
             parse_special: whether the strings of control tokens in it become those tokens.
-            is_first: whether it stands at the start, or right after a special token.
         """
+
+    def encode_guarded(self, text: str, restore: Mapping[int, int]) -> list[int]:
+        """Return the ids of `text`, special tokens parsed first, then `restore` applied to the rest."""
 
 
 class Tokenizer:
@@ -47,6 +52,16 @@ class Tokenizer:
             UnsupportedModelError: the kind of tokenizer or the pre-tokenizer is not supported.
         """
         return cls(*read_gguf(metadata))
+
+    @classmethod
+    def from_tokenizer_json(cls, folder: Path) -> Tokenizer:
+        """Return the tokenizer of a folder with `tokenizer.json` and `tokenizer_config.json`.
+
+        Raises:
+            ModelFileError: `tokenizer.json` is absent or damaged, or names a token that it does not have.
+            UnsupportedModelError: it is not BPE.
+        """
+        return cls(*read_folder(folder))
 
     @property
     def vocab_size(self) -> int:
@@ -81,7 +96,7 @@ class Tokenizer:
     @property
     def add_bos(self) -> bool:
         """Whether a prompt begins with `bos_id`."""
-        return self._special.add_bos
+        return self._special.bos_id is not None and self._special.bos_id in self._special.prefix_ids
 
     def token_string(self, token_id: int) -> str:
         """Return a token as its file spells it.
@@ -119,21 +134,21 @@ class Tokenizer:
         """
         _check_text(text)
         ids = self._encoder.encode(text, parse_special)
-        if add_special and self._special.add_bos and self._special.bos_id is not None:
-            ids.insert(0, self._special.bos_id)
-        if add_special and self._special.add_eos and self._special.eos_id is not None:
-            ids.append(self._special.eos_id)
-        return ids
+        return [*self._special.prefix_ids, *ids, *self._special.suffix_ids] if add_special else ids
 
-    def encode_piece(self, text: str, is_first: bool) -> list[int]:
-        """Return the token ids of plain text that is part of a prompt.
+    def encode_guarded(self, text: str, stand_ins: Mapping[str, str]) -> list[int]:
+        """Return the token ids of a rendered prompt in which some characters must not make special tokens.
 
         Args:
-            text: the piece; no control token is parsed in it.
-            is_first: whether it stands at the start, or right after a special token.
+            text: the prompt, its special tokens as strings, with stand-ins for protected characters.
+            stand_ins: from a stand-in to the character that it stands for. They are put back after special
+                tokens were found, so that the text around them is encoded as it was meant.
+
+        Raises:
+            InvalidParameterError: the text is no Unicode text.
         """
         _check_text(text)
-        return self._encoder.encode(text, parse_special=False, is_first=is_first)
+        return self._encoder.encode_guarded(text, {ord(one): ord(other) for one, other in stand_ins.items()})
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Return the text of tokens, as a continuation: a leading space is kept.

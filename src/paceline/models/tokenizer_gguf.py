@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from paceline.errors import ModelFileError, UnsupportedModelError
 from paceline.models.tokenizer_bpe import ByteLevelEncoder, pre_tokenizer
+from paceline.models.tokenizer_special import END_STRINGS, SpecialIds, warn_without_end
 from paceline.models.tokenizer_split import TokenSplitter
 from paceline.models.tokenizer_spm import SentencePieceEncoder
 from paceline.models.tokenizer_tokens import (
-    SpecialIds,
     TokenTable,
     TokenType,
     byte_level_bytes,
@@ -23,20 +23,6 @@ from paceline.models.tokenizer_tokens import (
 )
 
 logger = logging.getLogger(__name__)
-
-END_STRINGS = (
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<|end_of_turn|>",
-    "<|endofturn|>",
-)
-"""Tokens that end a turn or a text wherever a vocabulary has them as control tokens: many files name only one
-of the two that their model uses."""
 
 _SPELL: Mapping[str, Callable[[str], bytes]] = {"gpt2": byte_level_bytes, "llama": sentencepiece_bytes}
 
@@ -56,9 +42,23 @@ class SplittingEncoder:
         self._special = TokenSplitter(table.whole_tokens() | table.special_tokens())
         self._pieces = pieces
 
-    def encode(self, text: str, parse_special: bool, is_first: bool = True) -> list[int]:
-        """Return the token ids of `text`."""
-        splitter = self._special if parse_special else self._plain
+    def encode(self, text: str, parse_special: bool) -> list[int]:
+        """Return the token ids of `text`, without anything added."""
+        return self._encode(self._special if parse_special else self._plain, text, is_first=True)
+
+    def encode_guarded(self, text: str, restore: Mapping[int, int]) -> list[int]:
+        """Return the ids of `text`, special tokens parsed first, then `restore` applied to the rest."""
+        ids: list[int] = []
+        is_first = True
+        for piece, token_id in self._special.split(text):
+            if token_id is None:
+                ids += self._encode(self._plain, piece.translate(restore), is_first)
+            else:
+                ids.append(token_id)
+            is_first = token_id is not None
+        return ids
+
+    def _encode(self, splitter: TokenSplitter, text: str, is_first: bool) -> list[int]:
         ids: list[int] = []
         for piece, token_id in splitter.split(text):
             if token_id is None:
@@ -137,19 +137,18 @@ def _special_ids(
 ) -> SpecialIds:
     bos, eos, eot, eom = (_id(metadata, name, len(strings)) for name in ("bos", "eos", "eot", "eom"))
     if eos is None:
-        logger.warning(
-            "the model file names no end-of-sequence token (tokenizer.ggml.eos_token_id); "
-            "answers end at an end-of-turn token, if there is one, a stop string or max_tokens"
-        )
+        warn_without_end("its file (tokenizer.ggml.eos_token_id)")
     marks = (TokenType.CONTROL, TokenType.USER_DEFINED)
     known = {index for index, kind in enumerate(types) if kind in marks and strings[index] in END_STRINGS}
     by_default = kind == "llama" or pre_tokenizer(metadata.get("tokenizer.ggml.pre")).add_bos
+    adds_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", by_default))
+    adds_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False))
     return SpecialIds(
         bos_id=bos,
         eos_id=eos,
         end_ids=frozenset(known.union(i for i in (eos, eot, eom) if i is not None)),
-        add_bos=bos is not None and bool(metadata.get("tokenizer.ggml.add_bos_token", by_default)),
-        add_eos=eos is not None and bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
+        prefix_ids=(bos,) if bos is not None and adds_bos else (),
+        suffix_ids=(eos,) if eos is not None and adds_eos else (),
     )
 
 

@@ -35,6 +35,13 @@ class TokenSplitter:
             yield position, end, self._ids[text[position:end]]
             position = end
 
+    def starts(self, text: str) -> Iterator[int]:
+        """Yield every place at which a token begins, those inside other tokens too."""
+        if self._candidate is not None:
+            for match in self._candidate.finditer(text):
+                if self._longest(text, match.start()) is not None:
+                    yield match.start()
+
     def _longest(self, text: str, start: int) -> int | None:
         for length in self._lengths[text[start]]:
             if text[start : start + length] in self._ids:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from paceline.errors import ModelFileError
 from paceline.models.tokenizer_tokens import SPACE_MARK, TokenTable, TokenType
 
-_CACHED_WORDS = 65_536
+_CACHED_WORDS, _CACHED_LENGTH = 65_536, 64
 
 
 def _byte_ids(table: TokenTable, unknown_id: int | None) -> list[int]:
@@ -56,7 +56,7 @@ class SentencePieceEncoder:
         self._byte_ids = _byte_ids(table, unknown_id)
         self._prefix = SPACE_MARK if add_space_prefix else ""
         self._cut = self._word_border()
-        self._encode_word = functools.lru_cache(_CACHED_WORDS)(self._join)
+        self._cached = functools.lru_cache(_CACHED_WORDS)(self._join)
 
     def _word_border(self) -> re.Pattern[str]:
         """Return a pattern for places that no token reaches across, so that words can be encoded alone.
@@ -78,6 +78,10 @@ class SentencePieceEncoder:
         if is_first:
             marked = self._prefix + marked
         return [token_id for word in self._cut.split(marked) for token_id in self._encode_word(word)]
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        # Long words hardly come again, and many of them would fill the memory.
+        return self._cached(word) if len(word) <= _CACHED_LENGTH else self._join(word)
 
     def _join(self, word: str) -> tuple[int, ...]:
         """Join the characters of a word, best score first."""

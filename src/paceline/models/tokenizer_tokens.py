@@ -112,19 +112,3 @@ class TokenTable:
         """Return the tokens that are found in a text only where that is asked for."""
         found = self.ids_of(TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
         return {string: found[string] for string in found.keys() - self.whole_tokens().keys()}
-
-
-@dataclass(frozen=True, slots=True)
-class SpecialIds:
-    """The tokens that a file names for the ends of texts."""
-
-    bos_id: int | None = None
-    """Begins a text; none where the file names none."""
-    eos_id: int | None = None
-    """Ends a text."""
-    end_ids: frozenset[int] = frozenset()
-    """Every token that ends an answer: end of text, end of turn, end of message."""
-    add_bos: bool = False
-    """Whether an encoded text begins with `bos_id`."""
-    add_eos: bool = False
-    """Whether an encoded text ends with `eos_id`."""

@@ -23,6 +23,9 @@ _MASK_64 = 0xFFFFFFFFFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _NUM_ROUNDS = 10
+NOISE_SPAN = 41.0
+"""No two Gumbel numbers of this module are further apart: from u = 2**-53 to 1 - 2**-53 they span 40.35."""
+_FEW = 16
 _CHUNK = 8192
 """Tokens worked on at once, so that the temporaries stay in a core's own cache."""
 
@@ -104,10 +107,17 @@ def gumbel(
     """
     noise = np.empty(len(token_ids), dtype=np.float64)
     for start in range(0, len(token_ids), _CHUNK):
-        chunk = token_ids[start : start + _CHUNK].astype(np.uint64)
-        w0, w1, _, _ = philox4x32((output_index, chunk, int(purpose), salt), _key(seed))
+        w0, w1 = _words(seed, output_index, token_ids[start : start + _CHUNK], int(purpose), salt)
         noise[start : start + _CHUNK] = -np.log(-np.log(_to_unit_interval(w0, w1)))
     return noise
+
+
+def _words(seed: int, output_index: int, token_ids: npt.NDArray[np.int64], purpose: int, salt: int) -> Any:
+    """Return the first two words for each token; for a few tokens, ints are faster than short arrays."""
+    if len(token_ids) > _FEW:
+        return philox4x32((output_index, token_ids.astype(np.uint64), purpose, salt), _key(seed))[:2]
+    words = [philox4x32((output_index, token, purpose, salt), _key(seed))[:2] for token in token_ids.tolist()]
+    return np.array(words, dtype=np.uint64).T
 
 
 def derive_seed(seed: int, choice: int) -> int:

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from paceline.errors import GenerationError
 from paceline.sampling.distribution import Distribution
-from paceline.sampling.selection import greatest, nucleus
+from paceline.sampling.noise import NOISE_SPAN
+from paceline.sampling.selection import Indices, greatest, nucleus
 from paceline.sampling.state import SamplingState
 
 Logits = npt.NDArray[np.floating[Any]]
@@ -26,11 +27,12 @@ def process(logits: Logits, state: SamplingState, drafted: Sequence[int] = ()) -
 
     In this order: repetition penalty (CTRL, Keskar et al. 2019) on tokens of prompt, output and `drafted`;
     presence and frequency penalties on tokens of output and `drafted`; logit bias; ban of end tokens before
-    `min_tokens`; the greatest logit alone at temperature 0. Else: division by the temperature; the `top_k`
-    most probable; of those, renormalised, the smallest set of most probable tokens that reaches `top_p`, the
-    token that crosses included; of those, the ones at least `min_p` times as probable as the most probable
-    (Nguyen et al., arXiv 2407.01082). Wherever tokens are equal, the lower id comes first. Ids of padding
-    rows never come.
+    `min_tokens`; the greatest logit alone at temperature 0. Else: division by the temperature; all but tokens
+    under 2**-59 times as probable as the most probable, which no noise of ours could choose; of those, the
+    `top_k` most probable; of those, renormalised, the smallest set of most probable tokens that reaches
+    `top_p`, the token that crosses included; of those, the ones at least `min_p` times as probable as the
+    most probable (Nguyen et al., arXiv 2407.01082). Wherever tokens are equal, the lower id comes first. Ids
+    of padding rows never come.
 
     Args:
         logits: [vocab], float32; at least `state.num_real_tokens` wide. Not changed.
@@ -40,6 +42,8 @@ def process(logits: Logits, state: SamplingState, drafted: Sequence[int] = ()) -
     Raises:
         GenerationError: a logit is NaN or plus infinity, or none is above minus infinity.
     """
+    if len(logits) < state.num_real_tokens:
+        raise ValueError(f"{len(logits)} logits for a vocabulary of {state.num_real_tokens} tokens")
     output_index = state.num_output_tokens + len(drafted)
     scores = _adjust(logits[: state.num_real_tokens], state, drafted, output_index)
     best = int(scores.argmax())  # that of a NaN, where there is one
@@ -96,7 +100,7 @@ def _check_peak(peak: float, output_index: int) -> None:
 
 
 def _divide_by_temperature(scores: Logits, best: int, temperature: float) -> Scores:
-    """Return log-probabilities up to a constant, the greatest 0; far below it, minus infinity is right."""
+    """Return log-probabilities up to a constant, the greatest 0; overflow to minus infinity is right."""
     shifted: Scores = np.subtract(scores, scores[best], dtype=np.float64)
     with np.errstate(over="ignore"):
         shifted /= temperature
@@ -104,13 +108,19 @@ def _divide_by_temperature(scores: Logits, best: int, temperature: float) -> Sco
 
 
 def _truncate(scores: Scores, state: SamplingState) -> Distribution:
+    """Keep the tokens that may come: each rule sees what the one before it left."""
     params = state.params
     ids = np.arange(len(scores))
-    if 0 < params.top_k < len(ids):
-        ids = greatest(scores, params.top_k)
+    if scores.min() < -NOISE_SPAN:
+        ids, scores = _keep(np.flatnonzero(scores >= -NOISE_SPAN), ids, scores)
+    if params.top_k > 0:
+        ids, scores = _keep(greatest(scores, params.top_k), ids, scores)
     if params.top_p < 1.0:
-        ids = ids[nucleus(scores[ids], params.top_p)]
-    scores = scores[ids]
-    floor = np.log(params.min_p) if params.min_p > 0.0 else -np.inf
-    keep = (scores >= floor) & (scores > -np.inf)
-    return Distribution.from_scores(ids[keep], scores[keep])
+        ids, scores = _keep(nucleus(scores, params.top_p), ids, scores)
+    if params.min_p > 0.0:
+        ids, scores = _keep(np.flatnonzero(scores >= np.log(params.min_p)), ids, scores)
+    return Distribution.from_scores(ids, scores)
+
+
+def _keep(indices: Indices, ids: Indices, scores: Scores) -> tuple[Indices, Scores]:
+    return ids[indices], scores[indices]

@@ -14,6 +14,10 @@ import numpy.typing as npt
 
 Indices = npt.NDArray[np.int64]
 
+_CANDIDATE_SHARES = (-5.5, -9.0, -14.0, -np.inf)
+"""Logarithms: tokens each below this share of what top-p may leave out are looked at only where the others do
+not reach top-p. Usually the first bound does, and a few hundred values are sorted."""
+
 
 def greatest(values: npt.NDArray[np.floating[Any]], count: int) -> Indices:
     """Return the indices, ascending, of the `count` greatest values, equal ones by lowest index.
@@ -43,15 +47,14 @@ def nucleus(scores: npt.NDArray[np.float64], top_p: float) -> Indices:
         top_p: in (0, 1).
     """
     total = np.exp(scores).sum()
-    # Tokens each below (1 - p) / n of the total cannot sum up to more than 1 - p of it.
-    floor = np.log((1.0 - top_p) * total / len(scores))
-    candidates = np.flatnonzero(scores >= floor)
-    for indices in (candidates, np.arange(len(scores))):
-        subset = scores[indices]
+    log_rest = np.log(total * (1.0 - top_p))
+    for log_share in _CANDIDATE_SHARES:
+        candidates = np.flatnonzero(scores >= log_rest + log_share)
+        subset = scores[candidates]
         descending = np.sort(subset)[::-1]
         last = int(np.searchsorted(np.cumsum(np.exp(descending)), top_p * total))
         if last < len(descending):
-            return indices[_beginning(subset, descending[last], last + 1)]
+            return candidates[_beginning(subset, descending[last], last + 1)]
     return np.arange(len(scores))
 
 

@@ -1,0 +1,76 @@
+# Every command of this project. Each does all its own set-up, and quickly where nothing changed.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# The first Python that is new enough; PYTHON=... on the command line overrides it.
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$name; break; }; done)
+CXX_FOUND := $(shell for name in "$$CXX" c++ g++ clang++; do \
+	[ -n "$$name" ] && command -v "$$name" 2>/dev/null && break; done)
+
+TARGET := qwen2.5-coder-1.5b-instruct
+DRAFT := qwen2.5-coder-0.5b-instruct
+TEST_MODELS := $(TARGET) $(DRAFT) smollm2-135m-instruct gemma-3-270m
+
+PROMPT ?= Write a Python class for a binary search tree with insert, delete, search and in-order traversal.
+
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+# Without pip's build isolation the build folder, and with it all that did not change, can be used again.
+BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*) $(VENV)/sources
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types verify models clean FORCE
+
+help: ## list these commands
+	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## */\t/' | expand -t 10
+
+demo: $(VENV)/ready ## watch a 1.5B model answer alone, then with a 0.5B model drafting for it
+	$(BIN)/paceline models pull $(TARGET) $(DRAFT)
+	$(BIN)/paceline generate --target $(TARGET) --draft $(DRAFT) --max-tokens 128 --compare --chat "$(PROMPT)"
+
+test: lint types models ## everything that a change has to pass
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/ready-test ## style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/ready-test ## static types of the package
+	$(BIN)/mypy
+
+models: $(VENV)/ready-test ## fetch every model that the tests use
+	$(BIN)/paceline models pull $(TEST_MODELS)
+
+verify: models ## the long proofs on real models, for a machine with an hour to spare
+	$(BIN)/python -m verify.lossless
+
+clean: ## remove what these commands made here; downloaded models stay in the cache
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/ready: $(INPUTS)
+	@echo "installing Paceline into $(VENV)"
+	@$(INSTALL) $(BUILD_TOOLS)
+	@$(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/ready-test: $(INPUTS)
+	@echo "installing Paceline and what its tests need into $(VENV)"
+	@$(INSTALL) $(BUILD_TOOLS)
+	@$(INSTALL) --no-build-isolation --editable '.[test]'
+	@touch $@ $(VENV)/ready
+
+# An editable installation knows the files there were; a new one needs another. This list changes only then.
+$(VENV)/sources: FORCE | $(VENV)/made
+	@find src -name '*.py' | sort > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+$(VENV)/made:
+	@[ -n "$(PYTHON)" ] || { echo "error: no Python 3.11 or newer found; install one, or run make PYTHON=/path/to/python" >&2; exit 1; }
+	@[ -n "$(CXX_FOUND)" ] || { echo "error: no C++ compiler found; install g++ or clang++, or set CXX" >&2; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || { echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: the Python in $(VENV) is older than 3.11; run make clean" >&2; exit 1; }
+	@$(BIN)/python -c 'import pathlib, sys, sysconfig; sys.exit(not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").exists())' || { echo "error: the C headers of $(PYTHON) are missing; on Debian and Ubuntu: apt install python3-dev" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade >/dev/null
+	@touch $@

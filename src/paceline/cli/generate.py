@@ -1,0 +1,230 @@
+"""`paceline generate`: answer one prompt or a file of them, with and without speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paceline.cli.comparison import Comparison
+from paceline.cli.generate_output import Printer
+from paceline.cli.input_file import InputRequest, read_requests
+from paceline.config.engine import EngineSettings
+from paceline.errors import ConfigError
+from paceline.llm import LLM
+from paceline.records import (
+    FinishReason,
+    GenerationResult,
+    SamplingParams,
+    SpeculationParams,
+    Verification,
+    draw_seed,
+)
+
+MAX_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request that is ready to be submitted, any number of times."""
+
+    id: str
+    route: str | None
+    token_ids: tuple[int, ...]
+    sampling: SamplingParams
+
+
+@click.command()
+@click.option("--target", required=True, metavar="T", help="Model that answers: preset, file or folder.")
+@click.option("--draft", metavar="D", help="Model that drafts: preset, file or folder.")
+@click.option(
+    "--drafter",
+    type=click.Choice(["model", "suffix", "none"]),
+    help="What proposes tokens.  [default: model with --draft, else none]",
+)
+@click.option("--draft-length", type=int, metavar="K", help="Tokens proposed in each step.  [default: 4]")
+@click.option(
+    "--speculation", type=click.Choice(["on", "off"]), help="[default: on, where there is a drafter]"
+)
+@click.option(
+    "--verification",
+    type=click.Choice([v.value for v in Verification]),
+    default=Verification.COUPLED.value,
+    show_default=True,
+    help="coupled: same seed, same bytes. rejection: same distribution.",
+)
+@click.option(
+    "--chat", metavar="TEXT", help="Answer TEXT as a user's message, with the model's chat template."
+)
+@click.option("--prompt", metavar="TEXT", help="Continue TEXT as it is.")
+@click.option(
+    "--input",
+    "input_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE.jsonl",
+    help="Answer each line's `messages` or `prompt`.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="First N lines of --input only.")
+@click.option("--max-tokens", type=int, default=MAX_TOKENS, show_default=True, metavar="N")
+@click.option("--temperature", type=float, default=0.0, show_default="0, greedy", metavar="X")
+@click.option("--top-p", type=float, default=1.0, show_default=True, metavar="X")
+@click.option("--seed", type=int, metavar="S", help="64-bit seed.  [default: drawn, and shown with --json]")
+@click.option("--concurrency", type=int, default=1, show_default=True, metavar="C", help="Sequences at once.")
+@click.option("--context-length", type=int, metavar="N", help="Most tokens of prompt and output together.")
+@click.option(
+    "--kv-memory", metavar="SIZE", help='Memory for KV caches, as "2GiB".  [default: 1/4 of what is free]'
+)
+@click.option("--threads", type=int, metavar="N", help="[default: the CPUs this process may use]")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--compare", is_flag=True, help="Run without, then with speculation, and compare.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each answer, then a summary.")
+def generate(**options: Any) -> None:
+    """Answer a prompt, and say what speculation bought.
+
+    \b
+    paceline generate --target qwen2.5-coder-1.5b-instruct \\
+        --draft qwen2.5-coder-0.5b-instruct --chat "Write quicksort in Python." --compare
+    """
+    requests = _requests(options)
+    settings = _settings(options)
+    modes = _modes(options, settings)
+    printer = Printer(as_json=options["as_json"], modes=modes, num_requests=len(requests))
+    with printer.loading(settings.target, settings.draft):
+        llm = LLM.from_settings(settings)
+    with llm:
+        prepared = [_prepare(llm, request, _sampling(options)) for request in requests]
+        runs = {mode: run_mode(llm, prepared, mode, printer) for mode in modes}
+    _finish(runs, settings, printer)
+
+
+def _requests(options: dict[str, Any]) -> list[InputRequest]:
+    given = [name for name in ("chat", "prompt", "input_file") if options[name] is not None]
+    if len(given) != 1:
+        raise ConfigError(
+            given=f"{len(given)} of --chat, --prompt and --input",
+            expected="exactly one of them",
+            remedy='Say what to answer, as in --chat "Write quicksort in Python."',
+        )
+    if options["input_file"] is not None:
+        return read_requests(options["input_file"], options["limit"])
+    if options["limit"] is not None:
+        raise ConfigError(given="--limit without --input", expected="a file", remedy="Leave --limit out")
+    if options["chat"] is not None:
+        return [InputRequest("chat", None, messages=({"role": "user", "content": options["chat"]},))]
+    return [InputRequest("prompt", None, prompt=options["prompt"])]
+
+
+def _settings(options: dict[str, Any]) -> EngineSettings:
+    optional = {
+        name: options[name]
+        for name in ("draft_length", "context_length", "kv_memory", "threads")
+        if options[name] is not None
+    }
+    settings = EngineSettings(
+        target=options["target"],
+        draft=options["draft"],
+        drafter=options["drafter"],
+        speculation=options["speculation"] != "off",
+        verification=options["verification"],
+        max_num_seqs=options["concurrency"],
+        device=options["device"],
+        **optional,
+    )
+    wants_drafter = [
+        flag
+        for flag, wanted in (
+            ("--speculation on", options["speculation"] == "on"),
+            ("--compare", options["compare"]),
+            ("--draft-length", options["draft_length"] is not None),
+        )
+        if wanted
+    ]
+    if settings.effective_drafter is None and wants_drafter:
+        raise ConfigError(
+            given=f"{wants_drafter[0]} without a drafter",
+            expected="something that proposes tokens",
+            remedy="Add --draft MODEL or --drafter suffix",
+        )
+    return settings
+
+
+def _modes(options: dict[str, Any], settings: EngineSettings) -> tuple[str, ...]:
+    if options["compare"]:
+        return ("off", "on")
+    return ("on",) if settings.speculation_params.enabled else ("off",)
+
+
+def _sampling(options: dict[str, Any]) -> SamplingParams:
+    return SamplingParams(
+        temperature=options["temperature"],
+        top_p=options["top_p"],
+        seed=options["seed"],
+        max_tokens=options["max_tokens"],
+    )
+
+
+def _prepare(llm: LLM, request: InputRequest, sampling: SamplingParams) -> PreparedRequest:
+    token_ids = (
+        llm.encode_chat(request.messages)
+        if request.messages is not None
+        else llm.encode(request.prompt or "")
+    )
+    if sampling.seed is None:
+        # Drawn here and not by the engine, so that both runs of a comparison use the same one.
+        sampling = sampling.model_copy(update={"seed": draw_seed()})
+    return PreparedRequest(request.id, request.route, tuple(token_ids), sampling)
+
+
+def run_mode(
+    llm: LLM, prepared: Sequence[PreparedRequest], mode: str, printer: Printer
+) -> tuple[GenerationResult, ...]:
+    """Answer all requests with speculation off or on; results in the order of the requests."""
+    base = llm.settings.speculation_params
+    speculation = SpeculationParams(
+        enabled=mode == "on",
+        drafter=base.drafter,
+        draft_length=base.draft_length,
+        verification=base.verification,
+    )
+    for request in prepared:
+        llm.submit(
+            request.token_ids,
+            request.sampling,
+            speculation=speculation,
+            request_id=request.id,
+            route=request.route,
+        )
+    results: dict[str, GenerationResult] = {}
+    with printer.mode(mode):
+        for chunk in llm.run():
+            printer.chunk(chunk)
+            if chunk.result is not None:
+                results[chunk.request_id] = chunk.result
+                printer.answers(mode, _in_order(prepared, results))
+    return tuple(results[request.id] for request in prepared)
+
+
+def _in_order(
+    prepared: Sequence[PreparedRequest], results: dict[str, GenerationResult]
+) -> Iterator[GenerationResult]:
+    """Yield the finished answers up to the first that is still missing."""
+    for request in prepared:
+        if request.id not in results:
+            return
+        yield results[request.id]
+
+
+def _finish(
+    runs: dict[str, tuple[GenerationResult, ...]], settings: EngineSettings, printer: Printer
+) -> None:
+    printer.summary(runs, settings)
+    failed = [r for results in runs.values() for r in results if r.finish_reason is FinishReason.ERROR]
+    if failed and failed[0].error is not None:
+        raise failed[0].error
+    if len(runs) == 2 and settings.verification is Verification.COUPLED:
+        comparison = Comparison(runs["off"], runs["on"])
+        if comparison.num_identical < len(comparison.off):
+            raise click.exceptions.Exit(1)

@@ -1,0 +1,129 @@
+"""What `paceline generate` shows: text as it comes and a table for people, JSON lines for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from paceline.cli.comparison import Comparison, ModeSummary, summary_json
+from paceline.config.engine import EngineSettings
+from paceline.records import GenerationResult, StreamChunk, Verification
+
+
+class Printer:
+    """Writes answers to stdout and progress to stderr.
+
+    One request is streamed; several are printed whole, in order, each as soon as those before it are out.
+    """
+
+    def __init__(self, *, as_json: bool, modes: Sequence[str], num_requests: int) -> None:
+        self._as_json = as_json
+        self._modes = modes
+        self._num_requests = num_requests
+        self._err = Console(stderr=True)
+        self._num_printed = 0
+        self._progress: Progress | None = None
+
+    @contextmanager
+    def loading(self, target: str, draft: str | None) -> Iterator[None]:
+        """Show that models are being loaded."""
+        names = target if draft is None else f"{target} and {draft}"
+        with self._err.status(f"loading {names}"):
+            yield
+
+    @contextmanager
+    def mode(self, mode: str) -> Iterator[None]:
+        """Show one run's progress around it."""
+        self._num_printed = 0
+        if self._is_streaming:
+            if len(self._modes) > 1:
+                click.echo(f"--- speculation {mode} ---")
+            yield
+            click.echo()
+            return
+        columns = (
+            TextColumn("speculation {task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self._err, transient=True) as self._progress:
+            self._progress.add_task(mode, total=self._num_requests)
+            yield
+        self._progress = None
+
+    def chunk(self, chunk: StreamChunk) -> None:
+        """Show new text of one answer."""
+        if self._is_streaming:
+            click.echo(chunk.text, nl=False)
+
+    def answers(self, mode: str, results: Iterable[GenerationResult]) -> None:
+        """Print those answers that are new among the finished ones."""
+        finished = list(results)
+        for result in finished[self._num_printed :]:
+            self._print_answer(mode, result)
+        self._num_printed = len(finished)
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=len(finished))
+
+    def summary(self, runs: Mapping[str, Sequence[GenerationResult]], settings: EngineSettings) -> None:
+        """Print what the answers add up to."""
+        if self._as_json:
+            click.echo(json.dumps(summary_json(dict(runs))))
+            return
+        console = Console()
+        console.print(_table(runs, settings), highlight=False)
+        if len(runs) == 2:
+            for line in _verdict(Comparison(tuple(runs["off"]), tuple(runs["on"])), settings):
+                click.echo(line)
+
+    @property
+    def _is_streaming(self) -> bool:
+        return not self._as_json and self._num_requests == 1
+
+    def _print_answer(self, mode: str, result: GenerationResult) -> None:
+        if self._as_json:
+            line = result.to_json()
+            click.echo(json.dumps({**line, "mode": mode}))
+        elif not self._is_streaming:
+            route = f" [{result.route}]" if result.route else ""
+            click.echo(f"--- {result.id}{route}, speculation {mode} ---\n{result.text}\n")
+
+
+def _table(runs: Mapping[str, Sequence[GenerationResult]], settings: EngineSettings) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("speculation", no_wrap=True)
+    for name in ("tokens/s", "acceptance rate", "acceptance length", "TTFT s", "drafting s", "verifying s"):
+        table.add_column(name, justify="right")
+    for mode, results in runs.items():
+        row = ModeSummary.of(results)
+        table.add_row(
+            f"on ({settings.effective_drafter}, k={settings.draft_length})" if mode == "on" else mode,
+            _figure(row.tokens_per_second),
+            _figure(row.acceptance_rate),
+            _figure(row.acceptance_length),
+            _figure(row.ttft_s),
+            _figure(row.draft_s),
+            _figure(row.verify_s),
+        )
+    return table
+
+
+def _verdict(comparison: Comparison, settings: EngineSettings) -> Iterator[str]:
+    yield f"outputs identical: {comparison.num_identical} of {len(comparison.off)}"
+    if comparison.ratio is not None:
+        yield f"speed, on / off: {comparison.ratio:.2f}x"
+    if settings.verification is Verification.REJECTION:
+        yield "rejection verification keeps the distribution of sampled outputs, not their bytes"
+    elif comparison.num_identical < len(comparison.off):
+        yield "outputs differ under coupled verification: that is a fault in the engine, please report it"
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

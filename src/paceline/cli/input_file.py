@@ -1,0 +1,88 @@
+"""Files of requests: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import InputFileError
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequest:
+    """One line: a conversation or a raw prompt, with the name and the route it came with."""
+
+    id: str
+    route: str | None
+    messages: tuple[dict[str, Any], ...] | None = None
+    prompt: str | None = None
+
+
+def read_requests(path: Path, limit: int | None = None) -> list[InputRequest]:
+    """Return the requests of a file, at most `limit` of them.
+
+    A line has `messages` (OpenAI's chat form) or `prompt` (text), and may have `id` and `route`; other keys
+    are for other readers. Blank lines are passed over.
+
+    Raises:
+        InputFileError: no such file, or a line that is not such an object; it names the line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputFileError(
+            given=f"input file {str(path)!r}: {error}",
+            expected="a readable UTF-8 file with one JSON object a line",
+            remedy="Check the path and the file's encoding",
+        ) from None
+    requests = [_parse(text, path, number) for number, text in enumerate(lines, 1) if text.strip()][:limit]
+    if not requests:
+        raise InputFileError(
+            given=f"{path}: no requests", expected="at least one line", remedy="Add a line, or raise --limit"
+        )
+    _check_ids(requests, path)
+    return requests
+
+
+def _parse(text: str, path: Path, number: int) -> InputRequest:
+    where = f"{path}, line {number}"
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _refuse(f"{where}: {error}") from None
+    if not isinstance(value, dict):
+        raise _refuse(f"{where}: a JSON {type(value).__name__}")
+    messages, prompt = value.get("messages"), value.get("prompt")
+    if isinstance(messages, list) == isinstance(prompt, str):
+        raise _refuse(f"{where}: an object with keys {sorted(value)}")
+    route = value.get("route")
+    if route is not None and not isinstance(route, str):
+        raise _refuse(f"{where}: route {route!r}")
+    return InputRequest(
+        id=str(value.get("id", f"line-{number}")),
+        route=route,
+        messages=tuple(messages) if isinstance(messages, list) else None,
+        prompt=prompt if isinstance(prompt, str) else None,
+    )
+
+
+def _refuse(given: str) -> InputFileError:
+    return InputFileError(
+        given=given,
+        expected='{"messages": [...]} or {"prompt": "..."}, with "id" and "route" as strings if given',
+        remedy="Correct that line",
+    )
+
+
+def _check_ids(requests: list[InputRequest], path: Path) -> None:
+    seen: set[str] = set()
+    for request in requests:
+        if request.id in seen:
+            raise InputFileError(
+                given=f"{path}: id {request.id!r} twice",
+                expected="a different id for each line",
+                remedy="Rename one of them",
+            )
+        seen.add(request.id)

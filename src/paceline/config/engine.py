@@ -1,0 +1,111 @@
+"""What an engine is started with, checked once and frozen."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from paceline.errors import ConfigError
+from paceline.records import SpeculationParams, Verification
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+def parse_bytes(text: str) -> int:
+    """Return the number of bytes that a size such as "800MB" or "1.5 GiB" means."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", text.lower())
+    if match is None:
+        raise ValueError('a size such as 2000000000, "800MB" or "1.5GiB"')
+    return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+class EngineSettings(BaseModel):
+    """Models, speculation defaults and limits of one engine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: str
+    """Preset name, GGUF or safetensors file, or folder of the model whose output counts."""
+    draft: str | None = None
+    """The same, of the model that proposes."""
+    drafter: Literal["model", "suffix", "none"] | None = None
+    """What proposes tokens; not given, it is the draft model if there is one, else nothing."""
+    draft_length: int = Field(4, ge=0, le=64)
+    """Fixed k: tokens proposed in each step."""
+    speculation: bool = True
+    """Whether requests speculate unless they say otherwise."""
+    verification: Verification = Verification.COUPLED
+    context_length: int | None = Field(None, ge=2)
+    """Most tokens of one sequence, prompt and output; not given, the model's own, as far as memory allows."""
+    max_num_seqs: int = Field(8, ge=1)
+    """Sequences that run at once."""
+    max_num_batched_tokens: int = Field(512, ge=1)
+    """Rows of one step, all sequences together."""
+    prefill_chunk: int = Field(256, ge=1)
+    """Most prompt rows of one sequence in one step."""
+    kv_memory: int | None = Field(None, ge=1)
+    """Bytes for the KV caches of both models together; not given, a quarter of the memory that is free."""
+    block_size: int = Field(16, ge=1)
+    """Token positions in a KV block."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = Field(None, ge=1)
+    """Threads that compute; not given, the CPUs that the process may use."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _explain(error) from None
+
+    @field_validator("kv_memory", mode="before")
+    @classmethod
+    def _size_in_words(cls, value: Any) -> Any:
+        return parse_bytes(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _drafter_has_its_model(self) -> Self:
+        if self.drafter == "model" and self.draft is None:
+            raise ConfigError(
+                given="drafter 'model' without a draft model",
+                expected="a draft model beside it",
+                remedy="Name one with draft (--draft), or take the drafter 'suffix'",
+            )
+        return self
+
+    @property
+    def effective_drafter(self) -> str | None:
+        """The drafter that requests use unless they name another; None if there is none."""
+        if self.drafter is None:
+            return "model" if self.draft is not None else None
+        return None if self.drafter == "none" else self.drafter
+
+    @property
+    def speculation_params(self) -> SpeculationParams:
+        """The defaults of a request."""
+        drafter = self.effective_drafter
+        return SpeculationParams(
+            enabled=self.speculation and drafter is not None,
+            drafter=drafter,
+            draft_length=self.draft_length,
+            verification=self.verification,
+        )
+
+
+def _explain(error: ValidationError) -> ConfigError:
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, EngineSettings.model_fields, n=1)
+        return ConfigError(
+            given=f"unknown setting {name!r}",
+            expected="one of " + ", ".join(EngineSettings.model_fields),
+            remedy=f"Did you mean {near[0]!r}?" if near else "Check its spelling, or leave it out",
+        )
+    return ConfigError(
+        given=f"no {name}" if first["type"] == "missing" else f"{name} = {first['input']!r}",
+        expected=first["msg"].removeprefix("Value error, "),
+        remedy=f"Give {name} a value that fits",
+    )

@@ -1,0 +1,1 @@
+"""The step: plan, draft, verify, commit, emit."""

@@ -1,0 +1,63 @@
+"""From sequences to the records that callers see."""
+
+from __future__ import annotations
+
+from paceline.engine.sequence import Sequence, SequenceStatus
+from paceline.records import FinishReason, GenerationResult, SpeculationStats, StreamChunk, Timing, Usage
+
+
+def take_chunk(sequence: Sequence) -> StreamChunk | None:
+    """Return what has become certain since the last call; None if nothing has and the sequence goes on."""
+    is_finished = sequence.status is SequenceStatus.FINISHED
+    # While a stop string may still cut tokens off, only those whose text is certain are shown.
+    num_certain = sequence.num_output_tokens if is_finished else sequence.detokenizer.num_kept_tokens
+    begin, end = sequence.num_sent_tokens, max(num_certain, sequence.num_sent_tokens)
+    text, sequence.unsent_text = sequence.unsent_text, ""
+    if not (text or end > begin or is_finished):
+        return None
+    sequence.text += text
+    sequence.num_sent_tokens = end
+    return StreamChunk(
+        request_id=sequence.request.id,
+        text=text,
+        token_ids=tuple(sequence.output_token_ids[begin:end]),
+        num_accepted=sum(sequence.is_draft[begin:end]),
+        result=make_result(sequence) if is_finished else None,
+    )
+
+
+def make_result(sequence: Sequence) -> GenerationResult:
+    """Return the whole answer of a finished sequence."""
+    num_output = sequence.num_output_tokens
+    return GenerationResult(
+        id=sequence.request.id,
+        route=sequence.request.route,
+        text=sequence.text,
+        token_ids=tuple(sequence.output_token_ids),
+        finish_reason=sequence.finish_reason or FinishReason.ERROR,
+        usage=Usage(sequence.num_prompt_tokens, num_output),
+        speculation=SpeculationStats(
+            drafter=sequence.request.speculation.drafter if sequence.request.speculation.enabled else None,
+            num_steps=sequence.num_steps,
+            num_drafted=sequence.num_drafted,
+            num_accepted=sum(sequence.is_draft),
+            num_emitted=max(0, num_output - 1),
+        ),
+        timing=_timing(sequence),
+        seed=sequence.request.seed,
+        logprobs=None if sequence.request.sampling.logprobs is None else tuple(sequence.logprobs),
+        error=sequence.error,
+    )
+
+
+def _timing(sequence: Sequence) -> Timing:
+    first, last = sequence.first_token_at, sequence.last_token_at
+    return Timing(
+        ttft_s=None if first is None else first - sequence.submitted_at,
+        decode_s=0.0 if first is None or last is None else last - first,
+        draft_s=sequence.draft_s,
+        verify_s=sequence.verify_s,
+        num_decoded=max(0, sequence.num_output_tokens - 1),
+        first_token_at=first,
+        last_token_at=last,
+    )

@@ -1,0 +1,163 @@
+"""The reference operators: float32 PyTorch, and a row's numbers that never depend on the rows beside it.
+
+A library's sum changes its order with the shape it is given. So nothing here that adds up sees a shape that
+depends on the batch: linear layers and norms work on tiles of `ROW_TILE` rows, attention on tiles of
+`QUERY_TILE` rows and on KV blocks of `KV_BLOCK` positions counted from position 0, all padded; and inside a
+tile, each row's arithmetic is the same at every place. Faster kernels are checked against these.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from paceline.kernels.threads import run_parts
+
+ROW_TILE = 16
+"""Rows of one linear layer or norm call."""
+FEATURE_CHUNK = 512
+"""Output features of one matrix product on a CPU: what threads share out."""
+QUERY_TILE = 8
+"""Query rows of one attention call."""
+KV_BLOCK = 256
+"""Key positions that one attention product covers."""
+
+
+def padded(num_rows: int, tile: int) -> int:
+    """Return `num_rows` rounded up to whole tiles."""
+    return -(-num_rows // tile) * tile
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply rows by a weight matrix.
+
+    Args:
+        x: float32 [num_rows, in], contiguous; num_rows a multiple of `ROW_TILE`.
+        weight: float32 [out, in], contiguous.
+        bias: float32 [out], or none.
+
+    Returns:
+        float32 [num_rows, out], contiguous.
+    """
+    num_tiles, num_features = x.shape[0] // ROW_TILE, weight.shape[0]
+    tiles = x.view(num_tiles, ROW_TILE, x.shape[1]).transpose(1, 2)
+    out = x.new_empty(num_tiles, num_features, ROW_TILE)
+    # Weights on the left: the fastest form for few rows, and a chunk stays in the cache for all tiles.
+    chunk = FEATURE_CHUNK if x.device.type == "cpu" else num_features
+
+    def multiply(part: int) -> None:
+        features = slice(part * chunk, (part + 1) * chunk)
+        for tile, result in zip(tiles, out, strict=True):
+            torch.mm(weight[features], tile, out=result[features])
+
+    run_parts(multiply, -(-num_features // chunk))
+    rows = out.transpose(1, 2).reshape(num_tiles * ROW_TILE, num_features)
+    return rows if bias is None else rows.add_(bias)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Scale rows to unit root mean square (Zhang and Sennrich 2019).
+
+    Args:
+        x: float32 [num_rows, ..., size]; num_rows a multiple of `ROW_TILE`.
+        weight: float32 [size].
+        eps: added to the mean square.
+
+    Returns:
+        float32 of x's shape, contiguous.
+    """
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    for tile, result in zip(torch.split(x, ROW_TILE), torch.split(out, ROW_TILE), strict=True):
+        tile = tile.contiguous()
+        mean_square = (tile * tile).sum(-1, keepdim=True) / x.shape[-1]
+        torch.mul(tile * torch.rsqrt(mean_square + eps), weight, out=result)
+    return out
+
+
+def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn pairs (i, i + head_dim / 2) of each head.
+
+    Args:
+        x: float32 [num_rows, num_heads, head_dim].
+        cos, sin: float32 [num_rows, 1, head_dim / 2].
+
+    Returns:
+        float32 of x's shape.
+    """
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def rotate_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn pairs (2 i, 2 i + 1) of each head; shapes as in `rotate_halves`."""
+    first, second = x[..., 0::2], x[..., 1::2]
+    return torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
+
+
+def gated_silu(gate: Tensor, up: Tensor) -> Tensor:
+    """Return silu(gate) * up (Shazeer 2020), float32 [num_rows, size]."""
+    return torch.nn.functional.silu(gate).mul_(up)
+
+
+def gated_gelu_tanh(gate: Tensor, up: Tensor) -> Tensor:
+    """Return gelu(gate) * up with the tanh form of gelu, float32 [num_rows, size]."""
+    return torch.nn.functional.gelu(gate, approximate="tanh").mul_(up)
+
+
+def attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    start: int,
+    first_key: int,
+    scale: float,
+    window: int | None,
+) -> Tensor:
+    """Attend from one tile of one sequence's query rows.
+
+    Every block of keys is multiplied as a whole; what a row may not see is masked and adds exact zeros. So a
+    row's sums run over the blocks that it sees, in their order, whichever other rows share the tile.
+
+    Args:
+        queries: float32 [n <= QUERY_TILE, num_heads, head_dim], at consecutive positions from `start`.
+        keys, values: float32 [m, num_kv_heads, head_dim] of consecutive positions from `first_key`; m and
+            first_key are multiples of `KV_BLOCK`, and positions past the last query hold any finite numbers.
+        start: position of the first query.
+        first_key: position of the first key.
+        scale: factor on the scores.
+        window: how many positions a query sees, its own included; none is all before it.
+
+    Returns:
+        float32 [n, num_heads, head_dim].
+    """
+    num_rows, num_heads, head_dim = queries.shape
+    num_kv_heads, group = keys.shape[1], num_heads // keys.shape[1]
+    tile = queries.new_zeros(QUERY_TILE, num_kv_heads, group, head_dim)
+    torch.mul(queries.view(num_rows, num_kv_heads, group, head_dim), scale, out=tile[:num_rows])
+    tile = tile.transpose(0, 1).reshape(num_kv_heads, QUERY_TILE * group, head_dim)
+    key_blocks, value_blocks = torch.split(keys, KV_BLOCK), torch.split(values, KV_BLOCK)
+
+    scores = tile.new_empty(len(key_blocks), num_kv_heads, QUERY_TILE * group, KV_BLOCK)
+    for block, block_scores in zip(key_blocks, scores, strict=True):
+        torch.bmm(tile, block.permute(1, 2, 0), out=block_scores)
+    by_row = scores.view(len(key_blocks), num_kv_heads, QUERY_TILE, group, KV_BLOCK)
+    rows = torch.arange(start, start + QUERY_TILE, device=scores.device).clamp_(max=start + num_rows - 1)
+    by_row.masked_fill_(_hidden(rows, first_key, len(key_blocks), window), -torch.inf)
+    # The greatest score over all blocks is exact in any order, so the sums below need no rescaling.
+    weights = scores.sub_(scores.amax(dim=(0, 3), keepdim=True)).exp_()
+
+    total = weights[0].sum(-1, keepdim=True)
+    mixed = torch.bmm(weights[0], value_blocks[0].transpose(0, 1))
+    for block_weights, block in zip(weights[1:], value_blocks[1:], strict=True):
+        total = total + block_weights.sum(-1, keepdim=True)
+        mixed = mixed + torch.bmm(block_weights, block.transpose(0, 1))
+    mixed = (mixed / total).view(num_kv_heads, QUERY_TILE, group, head_dim)
+    return mixed.transpose(0, 1)[:num_rows].reshape(num_rows, num_heads, head_dim)
+
+
+def _hidden(rows: Tensor, first_key: int, num_blocks: int, window: int | None) -> Tensor:
+    """Return which keys each query may not see: bool [num_blocks, 1, QUERY_TILE, 1, KV_BLOCK]."""
+    keys = torch.arange(first_key, first_key + num_blocks * KV_BLOCK, device=rows.device)
+    keys, rows = keys.view(num_blocks, 1, 1, 1, KV_BLOCK), rows.view(1, 1, QUERY_TILE, 1, 1)
+    hidden = keys > rows
+    return hidden if window is None else hidden | (keys <= rows - window)

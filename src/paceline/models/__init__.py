@@ -1,0 +1,1 @@
+"""Models: their files, tokenizers and chat templates, and the one decoder that computes them all."""

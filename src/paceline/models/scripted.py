@@ -1,0 +1,108 @@
+"""A target without weights, for those who test engines, drafters and policies.
+
+Its "KV cache" holds the token ids themselves, and its logits are a function of what it reads back through
+the block table. So a cache that was rolled back, shared or recomputed wrongly shows as a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from paceline.models.interface import KVStore, SequenceSlice
+
+NextLogits = Callable[[Sequence[int]], "np.ndarray | Sequence[float]"]
+
+EMPTY = -1
+
+
+class ScriptedKV:
+    """Token ids by block and offset; EMPTY where nothing was ever written."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.token_ids = np.full((num_blocks, block_size), EMPTY, dtype=np.int64)
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks."""
+        return int(self.token_ids.shape[0])
+
+    @property
+    def block_size(self) -> int:
+        """Token positions in a block."""
+        return int(self.token_ids.shape[1])
+
+
+class ScriptedModel:
+    """A causal model given by a function from the tokens so far to the next row of logits [vocab].
+
+    It keeps count of its work: `num_forwards`, and `rows` with the row count of each forward pass.
+    """
+
+    def __init__(self, next_logits: NextLogits, vocab_size: int, context_length: int = 4096) -> None:
+        self._next_logits = next_logits
+        self.vocab_size = vocab_size
+        self.context_length = context_length
+        self.num_forwards = 0
+        self.rows: list[int] = []
+
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one stored token id."""
+        return 8
+
+    def allocate_kv(self, num_blocks: int, block_size: int) -> ScriptedKV:
+        """Return an empty store."""
+        return ScriptedKV(num_blocks, block_size)
+
+    def forward(self, slices: Sequence[SequenceSlice], kv: KVStore) -> torch.Tensor:
+        """Store the tokens, read the history back, and apply the function; see `CausalModel.forward`."""
+        if not isinstance(kv, ScriptedKV):
+            raise TypeError(f"a scripted model needs its own KV store, not {type(kv).__name__}")
+        self.num_forwards += 1
+        self.rows.append(sum(len(piece.token_ids) for piece in slices))
+        for piece in slices:
+            self._write(piece, kv)
+        rows = [row for piece in slices for row in self._logits(piece, kv)]
+        return torch.tensor(np.array(rows, dtype=np.float32).reshape(len(rows), self.vocab_size))
+
+    def _write(self, piece: SequenceSlice, kv: ScriptedKV) -> None:
+        for offset, token_id in enumerate(piece.token_ids):
+            block, slot = divmod(piece.start + offset, kv.block_size)
+            kv.token_ids[piece.block_ids[block], slot] = token_id
+
+    def _logits(self, piece: SequenceSlice, kv: ScriptedKV) -> list[np.ndarray]:
+        history = kv.token_ids[list(piece.block_ids)].reshape(-1)[: piece.end].tolist()
+        if EMPTY in history:
+            raise AssertionError(f"position {history.index(EMPTY)} is read but was never computed")
+        ends = range(piece.end - piece.num_logits + 1, piece.end + 1)
+        return [np.asarray(self._next_logits(history[:end]), dtype=np.float32) for end in ends]
+
+
+def table_logits(next_token: dict[int, int], vocab_size: int) -> NextLogits:
+    """Return the script of a target in which each token has one sure successor (itself if not listed)."""
+
+    def next_logits(token_ids: Sequence[int]) -> np.ndarray:
+        row = np.full(vocab_size, -30.0, dtype=np.float32)
+        row[next_token.get(token_ids[-1], token_ids[-1])] = 30.0
+        return row
+
+    return next_logits
+
+
+class ScriptedVocabulary:
+    """A vocabulary given as a list of byte strings, one a token."""
+
+    def __init__(self, tokens: Sequence[bytes], eos_ids: frozenset[int] = frozenset()) -> None:
+        self._tokens = tuple(tokens)
+        self.eos_ids = eos_ids
+
+    @property
+    def num_real_tokens(self) -> int:
+        """Ids below this number stand for text."""
+        return len(self._tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of a token; none for end tokens."""
+        return b"" if token_id in self.eos_ids else self._tokens[token_id]

@@ -1,0 +1,207 @@
+"""A decoder's tensors, from any file format, as the float32 matrices that the decoder multiplies by."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paceline.errors import MissingTensorError, ModelFileError
+from paceline.models.decoder_config import DecoderConfig
+from paceline.models.tensors import TensorInfo, TensorSource
+
+logger = logging.getLogger(__name__)
+
+EMBEDDING, HEAD, FINAL_NORM, ROPE_FACTORS = (
+    "token_embd.weight",
+    "output.weight",
+    "output_norm.weight",
+    "rope_freqs.weight",
+)
+
+
+class Embedding(Protocol):
+    """Rows for token ids."""
+
+    def rows(self, token_ids: Sequence[int]) -> Tensor:
+        """Return float32 [len(token_ids), hidden_size]."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixEmbedding:
+    """An embedding that is in memory anyway, since the output head is the same matrix."""
+
+    matrix: Tensor
+
+    def rows(self, token_ids: Sequence[int]) -> Tensor:
+        """Return float32 [len(token_ids), hidden_size]."""
+        return self.matrix[torch.tensor(token_ids, dtype=torch.int64, device=self.matrix.device)]
+
+
+@dataclass(frozen=True, slots=True)
+class FileEmbedding:
+    """An embedding left in its file: a step needs a few rows, and all in float32 would take a gigabyte."""
+
+    tensor: TensorInfo
+    device: torch.device
+
+    def rows(self, token_ids: Sequence[int]) -> Tensor:
+        """Return float32 [len(token_ids), hidden_size]."""
+        return torch.from_numpy(self.tensor.read_rows(token_ids)).to(self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer; norms have any offset added, and none stands for a part that the family lacks."""
+
+    attention_norm: Tensor  # [hidden]
+    qkv: Tensor  # [(heads + 2 kv_heads) x head_dim, hidden]
+    qkv_bias: Tensor | None
+    query_norm: Tensor | None  # [head_dim]
+    key_norm: Tensor | None  # [head_dim]
+    output: Tensor  # [hidden, heads x head_dim]
+    output_bias: Tensor | None
+    post_attention_norm: Tensor | None  # [hidden]
+    feed_forward_norm: Tensor  # [hidden]
+    gate_up: Tensor  # [2 x intermediate, hidden]
+    gate_up_bias: Tensor | None
+    down: Tensor  # [hidden, intermediate]
+    down_bias: Tensor | None
+    post_feed_forward_norm: Tensor | None  # [hidden]
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """Everything that a decoder multiplies by, on one device."""
+
+    embedding: Embedding
+    layers: tuple[LayerWeights, ...]
+    final_norm: Tensor  # [hidden]
+    head: Tensor  # [vocab, hidden]
+    rope_factors: NDArray[np.float32] | None  # [head_dim / 2]
+
+
+def load_weights(source: TensorSource, config: DecoderConfig, device: torch.device) -> DecoderWeights:
+    """Decode all tensors that the configuration needs; the others are logged at debug level.
+
+    Raises:
+        MissingTensorError: one is not there.
+        ModelFileError: one has another shape than the configuration says.
+    """
+    reader = _Reader(source, config, device)
+    layers = tuple(_load_layer(reader, layer) for layer in range(config.num_layers))
+    size = (config.vocab_size, config.hidden_size)
+    is_tied = not reader.has(HEAD)
+    head = reader.matrix([EMBEDDING if is_tied else HEAD], [size[0]], size[1])
+    embedding = reader.tensor(EMBEDDING, size)
+    weights = DecoderWeights(
+        embedding=MatrixEmbedding(head) if is_tied else FileEmbedding(embedding, device),
+        layers=layers,
+        final_norm=reader.norm(FINAL_NORM, config.hidden_size),
+        head=head,
+        rope_factors=reader.rope_factors(),
+    )
+    reader.log_unused()
+    return weights
+
+
+def _load_layer(reader: _Reader, layer: int) -> LayerWeights:
+    config, prefix = reader.config, f"blk.{layer}."
+    hidden, inner = config.hidden_size, config.intermediate_size
+    query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    qkv_names = [f"{prefix}attn_{part}" for part in "qkv"]
+    qkv_sizes = [query_size, kv_size, kv_size]
+    gate_up_names, gate_up_sizes = [f"{prefix}ffn_gate", f"{prefix}ffn_up"], [inner, inner]
+    output_names, down_names = [f"{prefix}attn_output"], [f"{prefix}ffn_down"]
+    has_post_norms, has_qk_norm = config.has_post_norms, config.has_qk_norm
+    return LayerWeights(
+        attention_norm=reader.norm(f"{prefix}attn_norm.weight", hidden),
+        qkv=reader.matrix(_weights(qkv_names), qkv_sizes, hidden),
+        qkv_bias=reader.bias(qkv_names, qkv_sizes, is_required=config.has_qkv_bias),
+        query_norm=reader.norm(f"{prefix}attn_q_norm.weight", config.head_dim) if has_qk_norm else None,
+        key_norm=reader.norm(f"{prefix}attn_k_norm.weight", config.head_dim) if has_qk_norm else None,
+        output=reader.matrix(_weights(output_names), [hidden], query_size),
+        output_bias=reader.bias(output_names, [hidden]),
+        post_attention_norm=reader.norm(f"{prefix}post_attention_norm.weight", hidden)
+        if has_post_norms
+        else None,
+        feed_forward_norm=reader.norm(f"{prefix}ffn_norm.weight", hidden),
+        gate_up=reader.matrix(_weights(gate_up_names), gate_up_sizes, hidden),
+        gate_up_bias=reader.bias(gate_up_names, gate_up_sizes),
+        down=reader.matrix(_weights(down_names), [hidden], inner),
+        down_bias=reader.bias(down_names, [hidden]),
+        post_feed_forward_norm=reader.norm(f"{prefix}post_ffw_norm.weight", hidden)
+        if has_post_norms
+        else None,
+    )
+
+
+def _weights(names: Iterable[str]) -> list[str]:
+    return [f"{name}.weight" for name in names]
+
+
+class _Reader:
+    """Reads tensors by name with their shapes checked, and remembers which were read."""
+
+    def __init__(self, source: TensorSource, config: DecoderConfig, device: torch.device) -> None:
+        self.config = config
+        self._source, self._device = source, device
+        self._used = set[str]()
+
+    def has(self, name: str) -> bool:
+        return name in self._source.tensors
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        if (tensor := self._source.tensors.get(name)) is None:
+            raise MissingTensorError(
+                given=f"no tensor {name!r} in {self._source.where}",
+                expected=f"one of shape {list(shape)} for a {self.config.family} model",
+                remedy="Fetch a complete model file",
+            )
+        if tensor.shape != shape:
+            raise ModelFileError(
+                given=f"tensor {name!r} of shape {list(tensor.shape)} in {self._source.where}",
+                expected=f"shape {list(shape)}, as the file's own description says",
+                remedy="Convert or fetch the model anew",
+            )
+        self._used.add(name)
+        return tensor
+
+    def matrix(self, names: Sequence[str], sizes: Sequence[int], num_inputs: int) -> Tensor:
+        """Return matrices [size, num_inputs] below one another."""
+        fused = np.empty((sum(sizes), num_inputs), np.float32)
+        start = 0
+        for name, size in zip(names, sizes, strict=True):
+            self.tensor(name, (size, num_inputs)).read(fused[start : start + size])
+            start += size
+        return torch.from_numpy(fused).to(self._device)
+
+    def vector(self, name: str, size: int) -> NDArray[np.float32]:
+        values = np.empty(size, np.float32)
+        self.tensor(name, (size,)).read(values)
+        return values
+
+    def norm(self, name: str, size: int) -> Tensor:
+        values = self.vector(name, size)
+        return torch.from_numpy(values + np.float32(self.config.norm_offset)).to(self._device)
+
+    def bias(self, names: Sequence[str], sizes: Sequence[int], is_required: bool = False) -> Tensor | None:
+        """Return biases one after another; none where the file has none of them and need not."""
+        names = [f"{name}.bias" for name in names]
+        if not is_required and not any(map(self.has, names)):
+            return None
+        parts = [self.vector(name, size) for name, size in zip(names, sizes, strict=True)]
+        return torch.from_numpy(np.concatenate(parts)).to(self._device)
+
+    def rope_factors(self) -> NDArray[np.float32] | None:
+        return self.vector(ROPE_FACTORS, self.config.head_dim // 2) if self.has(ROPE_FACTORS) else None
+
+    def log_unused(self) -> None:
+        for name in sorted(self._source.tensors.keys() - self._used):
+            logger.debug("tensor %s in %s is not used", name, self._source.where)

@@ -1,0 +1,165 @@
+"""`paceline generate` as a user types it, on tiny model files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paceline.cli.main import cli
+from tests.tiny_models import TinyModel
+
+REQUESTS = [
+    {"id": "one", "route": "chat", "messages": [{"role": "user", "content": "the def"}], "follow_ups": []},
+    {"id": "two", "route": "code", "messages": [{"role": "user", "content": "return in"}]},
+    {"id": "three", "prompt": "to he the"},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("generate")
+    TinyModel("qwen2").write(folder / "target.gguf")
+    TinyModel("qwen2", num_layers=1).write(folder / "draft.gguf")
+    (folder / "requests.jsonl").write_text("".join(json.dumps(r) + "\n" for r in REQUESTS))
+    return folder
+
+
+def generate(folder: Path, *arguments: str) -> Result:
+    named = {"TARGET": "target.gguf", "DRAFT": "draft.gguf", "REQUESTS": "requests.jsonl"}
+    given = [str(folder / named[a]) if a in named else a for a in arguments]
+    fixed = ["--context-length", "256", "--kv-memory", "64MiB"]
+    return CliRunner().invoke(cli, ["generate", *given, *fixed])
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_json_lines_of_a_comparison(folder: Path) -> None:
+    result = generate(
+        folder, "--target", "TARGET", "--draft", "DRAFT", "--input", "REQUESTS", "--max-tokens", "24",
+        "--temperature", "0.8", "--draft-length", "3", "--concurrency", "3", "--compare", "--json",
+    )  # fmt: skip
+    *answers, last = lines(result)
+    assert [(a["id"], a["mode"]) for a in answers] == [
+        (name, mode) for mode in ("off", "on") for name in ("one", "two", "three")
+    ]
+    off, on = answers[:3], answers[3:]
+    for a, b in zip(off, on, strict=True):
+        assert a["token_ids"] == b["token_ids"]
+        assert (a["text"], a["seed"], a["usage"]) == (b["text"], b["seed"], b["usage"])
+    assert off[0]["seed"] != off[1]["seed"]
+    assert [a["route"] for a in on] == ["chat", "code", None]
+    assert set(on[0]) == {
+        "id", "route", "text", "token_ids", "finish_reason", "usage", "speculation", "timing", "seed", "mode",
+    }  # fmt: skip
+    assert set(on[0]["usage"]) == {"prompt_tokens", "completion_tokens"}
+    assert set(on[0]["speculation"]) == {
+        "drafter", "num_steps", "num_drafted", "num_accepted", "acceptance_rate", "acceptance_length",
+    }  # fmt: skip
+    assert set(on[0]["timing"]) == {"ttft_s", "decode_s", "tokens_per_second", "draft_s", "verify_s"}
+    assert off[0]["speculation"]["drafter"] is None
+    assert off[0]["speculation"]["num_drafted"] == 0
+    assert on[0]["speculation"]["drafter"] == "model"
+    assert sum(a["speculation"]["num_drafted"] for a in on) > 0
+    summary = last["summary"]
+    assert set(summary) == {"off", "on", "ratio", "num_identical", "num_outputs"}
+    assert (summary["num_identical"], summary["num_outputs"]) == (3, 3)
+    assert summary["off"]["acceptance_rate"] is None
+    assert 0 < summary["on"]["acceptance_rate"] < 1
+    assert summary["ratio"] == pytest.approx(
+        summary["on"]["tokens_per_second"] / summary["off"]["tokens_per_second"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "mode", "drafter"),
+    [
+        (["--draft", "DRAFT"], "on", "model"),
+        (["--draft", "DRAFT", "--speculation", "off"], "off", None),
+        (["--draft", "DRAFT", "--drafter", "none"], "off", None),
+        (["--draft", "DRAFT", "--drafter", "suffix"], "on", "suffix"),
+        (["--drafter", "suffix", "--verification", "rejection"], "on", "suffix"),
+        ([], "off", None),
+    ],
+)
+def test_one_mode(folder: Path, flags: list[str], mode: str, drafter: str | None) -> None:
+    result = generate(
+        folder, "--target", "TARGET", *flags, "--prompt", "the def", "--max-tokens", "8", "--json"
+    )
+    answer, last = lines(result)
+    assert answer["mode"] == mode
+    assert answer["speculation"]["drafter"] == drafter
+    assert set(last["summary"]) == {mode}
+
+
+def test_seed_repeats_an_answer(folder: Path) -> None:
+    arguments = ["--target", "TARGET", "--chat", "the", "--temperature", "1", "--max-tokens", "9", "--json"]
+    first, second = (lines(generate(folder, *arguments, "--seed", "7"))[0] for _ in range(2))
+    other = lines(generate(folder, *arguments, "--seed", "8"))[0]
+    assert first["token_ids"] == second["token_ids"] != other["token_ids"]
+    assert first["seed"] == 7
+
+
+def test_text_for_people(folder: Path) -> None:
+    result = generate(
+        folder,
+        "--target",
+        "TARGET",
+        "--draft",
+        "DRAFT",
+        "--chat",
+        "the def",
+        "--max-tokens",
+        "12",
+        "--compare",
+    )
+    assert result.exit_code == 0, result.output
+    assert "--- speculation off ---" in result.stdout
+    assert "--- speculation on ---" in result.stdout
+    assert "on (model, k=4)" in result.stdout
+    assert "outputs identical: 1 of 1" in result.stdout
+    assert "speed, on / off: " in result.stdout
+    off, on = result.stdout.split("--- speculation on ---")
+    text = off.split("--- speculation off ---\n")[1]
+    assert on.lstrip("\n").startswith(text)
+
+
+def test_several_answers_for_people(folder: Path) -> None:
+    result = generate(
+        folder, "--target", "TARGET", "--input", "REQUESTS", "--limit", "2", "--max-tokens", "4"
+    )
+    assert result.exit_code == 0, result.output
+    assert "--- one [chat], speculation off ---" in result.stdout
+    assert "--- two [code], speculation off ---" in result.stdout
+    assert "three" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "TARGET"], "0 of --chat, --prompt and --input"),
+        (["--target", "TARGET", "--chat", "a", "--prompt", "b"], "2 of --chat, --prompt and --input"),
+        (["--target", "TARGET", "--chat", "a", "--limit", "2"], "--limit without --input"),
+        (["--target", "TARGET", "--chat", "a", "--compare"], "--compare without a drafter"),
+        (["--target", "TARGET", "--chat", "a", "--speculation", "on"], "--speculation on without a drafter"),
+        (["--target", "TARGET", "--chat", "a", "--draft-length", "3"], "--draft-length without a drafter"),
+        (["--target", "TARGET", "--chat", "a", "--drafter", "model"], "without a draft model"),
+        (["--target", "TARGET", "--chat", "a", "--max-tokens", "0"], "max_tokens = 0"),
+        (["--target", "TARGET", "--chat", "a", "--top-p", "2"], "top_p = 2"),
+        (["--target", "TARGET", "--prompt", ""], "zero tokens"),
+        (["--target", "TARGET", "--input", "missing.jsonl"], "missing.jsonl"),
+        (["--target", "nowhere.gguf", "--chat", "a"], "nowhere.gguf"),
+    ],
+)
+def test_mistakes_are_said_and_not_traced(folder: Path, arguments: list[str], message: str) -> None:
+    result = generate(folder, *arguments)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+    assert result.stdout == ""

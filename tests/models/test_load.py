@@ -1,0 +1,63 @@
+"""Loading whole models: tokenizer, template and decoder from one path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import ConfigError, ModelFileError, ModelNotFoundError
+from paceline.models.interface import SequenceSlice
+from paceline.models.load import load_model
+from tests.tiny_models import FAMILY_EXAMPLES, TinyModel
+
+
+@pytest.mark.parametrize("name", FAMILY_EXAMPLES)
+def test_every_family_loads_with_tokenizer_and_template(name: str, tmp_path: Path) -> None:
+    example = FAMILY_EXAMPLES[name]
+    loaded = load_model(example.write(tmp_path / "tiny.gguf"))
+    assert loaded.name == f"Tiny {example.family}"
+    assert loaded.context_length == loaded.model.context_length == 4096
+    assert loaded.num_bytes == 4 * sum(tensor.size for tensor in example.tensors().values())
+    assert loaded.tokenizer.vocab_size == loaded.model.vocab_size == example.vocab_size
+    assert loaded.tokenizer.num_real_tokens == example.vocab_size - example.num_padding_tokens
+    assert loaded.chat_template is not None
+    prompt = loaded.chat_template.encode([{"role": "user", "content": "the return"}])
+    kv = loaded.model.allocate_kv(8, 16)
+    logits = loaded.model.forward([SequenceSlice(prompt, 0, range(8), 1)], kv)
+    assert logits.shape == (1, example.vocab_size)
+    assert logits.isfinite().all()
+
+
+def test_a_model_without_a_template_loads(tmp_path: Path) -> None:
+    assert load_model(TinyModel(chat_template=None).write(tmp_path / "tiny.gguf")).chat_template is None
+
+
+def test_a_model_without_a_name_is_called_after_its_file(tmp_path: Path) -> None:
+    path = TinyModel(drop_metadata=["general.name"]).write(tmp_path / "my-model.gguf")
+    assert load_model(path).name == "my-model"
+
+
+def test_more_tokens_than_embedding_rows_are_refused(tmp_path: Path) -> None:
+    vocabulary, num_rows = TinyModel().vocabulary(), TinyModel().vocab_size
+    more = {
+        "tokenizer.ggml.tokens": [*vocabulary["tokenizer.ggml.tokens"], "one too many"],
+        "tokenizer.ggml.token_type": [*vocabulary["tokenizer.ggml.token_type"], 1],
+    }
+    with pytest.raises(ModelFileError, match=f"{num_rows + 1} tokens and {num_rows} embedding rows"):
+        load_model(TinyModel(metadata=more).write(tmp_path / "tiny.gguf"))
+
+
+def test_devices_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = TinyModel().write(tmp_path / "tiny.gguf")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert load_model(path, "auto").model.vocab_size
+    with pytest.raises(ConfigError, match="device 'cuda', which PyTorch does not see here"):
+        load_model(path, "cuda")
+    with pytest.raises(ConfigError, match="device 'tpu'; expected auto, cpu or cuda"):
+        load_model(path, "tpu")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"nothing\.gguf cannot be read"):
+        load_model(tmp_path / "nothing.gguf")
