@@ -32,4 +32,5 @@ NB_MODULE(_native, module) {
                "Decode GGUF blocks (uint8 [num_bytes]) into float32 [num_values]; ValueError where sizes disagree.");
     paceline::bind_runtime(module);
     paceline::bind_linear(module);
+    paceline::bind_ops(module);
 }

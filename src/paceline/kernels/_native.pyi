@@ -32,3 +32,57 @@ class Packed:
     def linear(
         self, x: NDArray[np.uint8], bias: NDArray[np.float32] | None, y: NDArray[np.float32]
     ) -> None: ...
+
+def rms_norm(
+    x: NDArray[np.float32], weight: NDArray[np.float32], eps: float, out: NDArray[np.float32]
+) -> None: ...
+def rms_norm_quantise(
+    x: NDArray[np.float32], weight: NDArray[np.float32], eps: float, out: NDArray[np.uint8]
+) -> None: ...
+def gate(
+    activation: str, gate_up: NDArray[np.float32], interleaved: bool, out: NDArray[np.float32]
+) -> None: ...
+def gate_quantise(
+    activation: str, gate_up: NDArray[np.float32], interleaved: bool, out: NDArray[np.uint8]
+) -> None: ...
+def add(x: NDArray[np.float32], y: NDArray[np.float32]) -> None: ...
+def rotary_angles(
+    head_dim: int,
+    base: float,
+    linear_factor: float,
+    factors: NDArray[np.float32] | None,
+    positions: NDArray[np.int64],
+    cos: NDArray[np.float32],
+    sin: NDArray[np.float32],
+) -> None: ...
+def rotate_and_store(
+    qkv: NDArray[np.float32],
+    cos: NDArray[np.float32],
+    sin: NDArray[np.float32],
+    interleaved: bool,
+    q_norm: NDArray[np.float32] | None,
+    k_norm: NDArray[np.float32] | None,
+    norm_eps: float,
+    keys: NDArray[np.uint16],
+    values: NDArray[np.uint16],
+    block_ids: NDArray[np.int32],
+    slots: NDArray[np.int32],
+) -> None: ...
+def attention(
+    queries: NDArray[np.float32],
+    keys: NDArray[np.uint16],
+    values: NDArray[np.uint16],
+    num_rows: NDArray[np.int32],
+    starts: NDArray[np.int32],
+    block_ids: NDArray[np.int32],
+    scale: float,
+    window: int,
+    out: NDArray[np.float32],
+) -> None: ...
+def embed(
+    type_name: str,
+    table: NDArray[np.uint8],
+    token_ids: NDArray[np.int32],
+    scale: float,
+    out: NDArray[np.float32],
+) -> None: ...
