@@ -33,4 +33,5 @@ NB_MODULE(_native, module) {
     paceline::bind_runtime(module);
     paceline::bind_linear(module);
     paceline::bind_ops(module);
+    paceline::bind_sampling(module);
 }

@@ -8,5 +8,6 @@ namespace paceline {
 void bind_runtime(nanobind::module_ &module);  // instruction sets and threads
 void bind_linear(nanobind::module_ &module);   // activations, packed weights, linear layers
 void bind_ops(nanobind::module_ &module);      // norms, rotary, attention, gates, embedding
+void bind_sampling(nanobind::module_ &module);  // arg-max, truncation, seeded samples
 
 }  // namespace paceline

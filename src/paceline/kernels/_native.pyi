@@ -86,3 +86,30 @@ def embed(
     scale: float,
     out: NDArray[np.float32],
 ) -> None: ...
+def arg_max(logits: NDArray[np.float32] | NDArray[np.float64]) -> int: ...
+def log_sum_exp(logits: NDArray[np.float32] | NDArray[np.float64]) -> float: ...
+def top_n(
+    logits: NDArray[np.float32] | NDArray[np.float64], count: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]: ...
+def select(
+    logits: NDArray[np.float32] | NDArray[np.float64],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]: ...
+def sample(
+    logits: NDArray[np.float32] | NDArray[np.float64],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int,
+    output_index: int,
+    purpose: int = 0,
+    salt: int = 0,
+) -> int: ...
+def philox(c0: int, c1: int, c2: int, c3: int, key: int) -> tuple[int, int, int, int]: ...
+def gumbel(
+    seed: int, output_index: int, token_ids: NDArray[np.int64], purpose: int = 0, salt: int = 0
+) -> NDArray[np.float64]: ...
