@@ -207,7 +207,7 @@ def test_drafting_parameters_out_of_range_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"drafft": "x"}, ConfigError, "unknown setting 'drafft'.*Did you mean 'draft'"),
+        ({"drafft": "x"}, ConfigError, "unknown setting 'drafft'.*Write 'draft' if you meant that"),
         ({"drafter": "model"}, ConfigError, "without a draft model"),
         ({"draft_length": 99}, ConfigError, "draft_length = 99"),
         ({"device": "tpu"}, ConfigError, "device = 'tpu'"),

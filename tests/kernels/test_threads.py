@@ -62,6 +62,17 @@ def test_an_error_in_a_part_is_raised(count: int) -> None:
     assert sorted(seen) == [0, 1, 2]
 
 
+def test_a_part_may_have_parts_of_its_own() -> None:
+    threads.set_num_threads(3)
+    seen: list[tuple[int, int]] = []
+
+    def outer(part: int) -> None:
+        threads.run_parts(lambda inner: seen.append((part, inner)), 5)
+
+    threads.run_parts(outer, 20)
+    assert sorted(seen) == [(part, inner) for part in range(20) for inner in range(5)]
+
+
 def test_no_threads_is_refused() -> None:
     with pytest.raises(ConfigError, match="0 threads; expected at least 1"):
         threads.set_num_threads(0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,10 +25,13 @@ def _default_pool() -> Iterator[None]:
     threads.set_num_threads(None)
 
 
+def build(path: Path) -> Decoder:
+    return build_decoder(*gguf_decoder(GGUFFile.open(path)), torch.device("cpu"))
+
+
 @pytest.fixture(scope="module", params=FAMILY_EXAMPLES)
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
-    path = FAMILY_EXAMPLES[request.param].write(tmp_path_factory.mktemp("tiny") / "model.gguf")
-    return build_decoder(*gguf_decoder(GGUFFile.open(path)), torch.device("cpu"))
+    return build(FAMILY_EXAMPLES[request.param].write(tmp_path_factory.mktemp("tiny") / "model.gguf"))
 
 
 def tokens(count: int, seed: int = 0) -> list[int]:
@@ -109,3 +113,22 @@ def test_rejected_drafts_leave_no_trace(decoder: Decoder) -> None:
     decoder.forward([SequenceSlice([token_ids[20], 9, 9, 9, 9, 9], 20, blocks, 6)], kv)
     logits = decoder.forward([SequenceSlice(token_ids[21:], 21, blocks, 19)], kv)
     assert torch.equal(logits, expected[21:])
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "gemma-3-270m"])
+def test_a_real_model(name: str, preset_path: Callable[[str], Path]) -> None:
+    """Prefill whole and in pieces, plain decoding, verification beside batch mates: the same bits."""
+    decoder = build(preset_path(name))
+    token_ids = tokens(45)
+    expected = run(decoder, token_ids, [])
+    assert torch.equal(run(decoder, token_ids, [16, 17, 33]), expected)
+    threads.set_num_threads(1)
+    assert torch.equal(run(decoder, token_ids, range(38, 45)), expected)
+    threads.set_num_threads(3)
+    kv = decoder.allocate_kv(9, BLOCK_SIZE)
+    others = [tokens(23, seed=1), tokens(9, seed=2)]
+    decoder.forward([SequenceSlice(token_ids[:40], 0, [8, 1, 5], 0)], kv)
+    verify = SequenceSlice(token_ids[40:], 40, [8, 1, 5], 5)
+    mates = [SequenceSlice(others[0], 0, [0, 2], 1), verify, SequenceSlice(others[1], 0, [3], 9)]
+    assert torch.equal(decoder.forward(mates, kv)[1:6], expected[40:])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,54 @@ def test_every_family_loads_with_tokenizer_and_template(name: str, tmp_path: Pat
     logits = loaded.model.forward([SequenceSlice(prompt, 0, range(8), 1)], kv)
     assert logits.shape == (1, example.vocab_size)
     assert logits.isfinite().all()
+
+
+class Recorder:
+    """A progress report that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.label, self.total, self.steps = "", 0, list[int]()
+
+    def say(self, line: str) -> None:
+        raise AssertionError(f"nothing to say while loading: {line}")
+
+    @contextmanager
+    def track(self, label: str, total: int, done: int = 0) -> Iterator[Recorder]:
+        self.label, self.total = label, total
+        yield self
+
+    def advance(self, num_bytes: int) -> None:
+        self.steps.append(num_bytes)
+
+    def note(self, text: str) -> None:
+        raise AssertionError(f"nothing to note while loading: {text}")
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_loading_reports_every_byte_once(name: str, tmp_path: Path) -> None:
+    """Also those of an embedding that stays in the file, and of tensors that nothing asks for."""
+    recorder = Recorder()
+    example = replace(FAMILY_EXAMPLES[name], metadata={f"{name}.block_count": 1})
+    loaded = load_model(example.write(tmp_path / "tiny.gguf"), progress=recorder)
+    assert recorder.label == f"Loading Tiny {name}"
+    assert sum(recorder.steps) == recorder.total == loaded.num_bytes
+    assert len(recorder.steps) > 10
+
+
+def test_small_models_load_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_model(TinyModel().write(tmp_path / "tiny.gguf"))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_large_models_report_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.models.load.LARGE_BYTES", 1000)
+    monkeypatch.setattr("paceline.models.download_progress.REPORT_SECONDS", 0.0)
+    load_model(TinyModel().write(tmp_path / "tiny.gguf"))
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "Loading Tiny llama: 0 of 0 MB" in output.err
 
 
 def test_a_model_without_a_template_loads(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def _explain(error: ValidationError) -> ConfigError:
         return ConfigError(
             given=f"unknown setting {name!r}",
             expected="one of " + ", ".join(EngineSettings.model_fields),
-            remedy=f"Did you mean {near[0]!r}?" if near else "Check its spelling, or leave it out",
+            remedy=f"Write {near[0]!r} if you meant that" if near else "Check its spelling, or leave it out",
         )
     return ConfigError(
         given=f"no {name}" if first["type"] == "missing" else f"{name} = {first['input']!r}",

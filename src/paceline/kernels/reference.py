@@ -1,9 +1,15 @@
 """The reference operators: float32 PyTorch, and a row's numbers that never depend on the rows beside it.
 
 A library's sum changes its order with the shape it is given. So nothing here that adds up sees a shape that
-depends on the batch: linear layers and norms work on tiles of `ROW_TILE` rows, attention on tiles of
-`QUERY_TILE` rows and on KV blocks of `KV_BLOCK` positions counted from position 0, all padded; and inside a
-tile, each row's arithmetic is the same at every place. Faster kernels are checked against these.
+depends on the batch: norms and linear layers work on tiles of `ROW_TILE` rows, attention on as many query
+columns and on KV blocks of `KV_BLOCK` positions counted from position 0, all padded.
+
+Inside a tile, each row's arithmetic must be the same at every place. A matrix product cuts its output into
+register blocks, and those at an edge may add in another order. So rows are always the *last* axis of a
+product, the one that lies across vector lanes, and there are 16 of them: whole vectors, no edge, whatever the
+instruction set. (On the other axis they do differ: seen with MKL's AVX2 kernels.)
+
+Faster kernels are checked against these.
 """
 
 from __future__ import annotations
@@ -14,11 +20,9 @@ from torch import Tensor
 from paceline.kernels.threads import run_parts
 
 ROW_TILE = 16
-"""Rows of one linear layer or norm call."""
+"""Rows of one linear layer or norm call, and columns of one attention product."""
 FEATURE_CHUNK = 512
 """Output features of one matrix product on a CPU: what threads share out."""
-QUERY_TILE = 8
-"""Query rows of one attention call."""
 KV_BLOCK = 256
 """Key positions that one attention product covers."""
 
@@ -42,7 +46,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     num_tiles, num_features = x.shape[0] // ROW_TILE, weight.shape[0]
     tiles = x.view(num_tiles, ROW_TILE, x.shape[1]).transpose(1, 2)
     out = x.new_empty(num_tiles, num_features, ROW_TILE)
-    # Weights on the left: the fastest form for few rows, and a chunk stays in the cache for all tiles.
+    # Rows are the last axis (see above); a chunk of weights stays in the cache for all tiles.
     chunk = FEATURE_CHUNK if x.device.type == "cpu" else num_features
 
     def multiply(part: int) -> None:
@@ -104,6 +108,11 @@ def gated_gelu_tanh(gate: Tensor, up: Tensor) -> Tensor:
     return torch.nn.functional.gelu(gate, approximate="tanh").mul_(up)
 
 
+def query_tile(group: int) -> int:
+    """Return how many query rows one attention call takes, where `group` query heads share a key head."""
+    return max(1, ROW_TILE // group)
+
+
 def attend(
     queries: Tensor,
     keys: Tensor,
@@ -115,11 +124,12 @@ def attend(
 ) -> Tensor:
     """Attend from one tile of one sequence's query rows.
 
-    Every block of keys is multiplied as a whole; what a row may not see is masked and adds exact zeros. So a
-    row's sums run over the blocks that it sees, in their order, whichever other rows share the tile.
+    The queries that share a key head are the columns of products of `ROW_TILE` columns, as rows are in
+    `linear`. Every block of keys is multiplied as a whole; what a query may not see is masked and adds exact
+    zeros. So its sums run over the blocks that it sees, in their order, whichever others share the tile.
 
     Args:
-        queries: float32 [n <= QUERY_TILE, num_heads, head_dim], at consecutive positions from `start`.
+        queries: float32 [n, num_heads, head_dim], n at most `query_tile`, at consecutive positions.
         keys, values: float32 [m, num_kv_heads, head_dim] of consecutive positions from `first_key`; m and
             first_key are multiples of `KV_BLOCK`, and positions past the last query hold any finite numbers.
         start: position of the first query.
@@ -131,33 +141,56 @@ def attend(
         float32 [n, num_heads, head_dim].
     """
     num_rows, num_heads, head_dim = queries.shape
-    num_kv_heads, group = keys.shape[1], num_heads // keys.shape[1]
-    tile = queries.new_zeros(QUERY_TILE, num_kv_heads, group, head_dim)
-    torch.mul(queries.view(num_rows, num_kv_heads, group, head_dim), scale, out=tile[:num_rows])
-    tile = tile.transpose(0, 1).reshape(num_kv_heads, QUERY_TILE * group, head_dim)
+    num_kv_heads = keys.shape[1]
+    group = num_heads // num_kv_heads
+    num_columns = num_rows * group
+    columns = queries.new_zeros(num_kv_heads, padded(query_tile(group) * group, ROW_TILE), head_dim)
+    by_key_head = queries.view(num_rows, num_kv_heads, group, head_dim).transpose(0, 1)
+    columns[:, :num_columns] = by_key_head.reshape(num_kv_heads, num_columns, head_dim) * scale
+    rows = torch.arange(columns.shape[1], device=queries.device).div_(group, rounding_mode="floor")
+    positions = rows.clamp_(max=num_rows - 1) + start
+
+    mixed = torch.empty_like(columns)
+    for first in range(0, columns.shape[1], ROW_TILE):
+        part = slice(first, first + ROW_TILE)
+        mixed[:, part] = _attend_columns(columns[:, part], keys, values, positions[part], first_key, window)
+    by_key_head = mixed[:, :num_columns].view(num_kv_heads, num_rows, group, head_dim)
+    return by_key_head.transpose(0, 1).reshape(num_rows, num_heads, head_dim)
+
+
+def _attend_columns(
+    columns: Tensor, keys: Tensor, values: Tensor, positions: Tensor, first_key: int, window: int | None
+) -> Tensor:
+    """Attend from exactly ROW_TILE scaled queries of each key head.
+
+    Args:
+        columns: float32 [num_kv_heads, ROW_TILE, head_dim].
+        keys, values: as in `attend`.
+        positions: int64 [ROW_TILE], the position of each query.
+        first_key, window: as in `attend`.
+
+    Returns:
+        float32 [num_kv_heads, ROW_TILE, head_dim].
+    """
     key_blocks, value_blocks = torch.split(keys, KV_BLOCK), torch.split(values, KV_BLOCK)
-
-    scores = tile.new_empty(len(key_blocks), num_kv_heads, QUERY_TILE * group, KV_BLOCK)
+    scores = columns.new_empty(len(key_blocks), len(columns), KV_BLOCK, ROW_TILE)
     for block, block_scores in zip(key_blocks, scores, strict=True):
-        torch.bmm(tile, block.permute(1, 2, 0), out=block_scores)
-    by_row = scores.view(len(key_blocks), num_kv_heads, QUERY_TILE, group, KV_BLOCK)
-    rows = torch.arange(start, start + QUERY_TILE, device=scores.device).clamp_(max=start + num_rows - 1)
-    by_row.masked_fill_(_hidden(rows, first_key, len(key_blocks), window), -torch.inf)
+        torch.bmm(block.transpose(0, 1), columns.transpose(1, 2), out=block_scores)
+    scores.masked_fill_(_hidden(positions, first_key, len(key_blocks), window), -torch.inf)
     # The greatest score over all blocks is exact in any order, so the sums below need no rescaling.
-    weights = scores.sub_(scores.amax(dim=(0, 3), keepdim=True)).exp_()
+    weights = scores.sub_(scores.amax(dim=(0, 2), keepdim=True)).exp_()
 
-    total = weights[0].sum(-1, keepdim=True)
-    mixed = torch.bmm(weights[0], value_blocks[0].transpose(0, 1))
+    total = weights[0].sum(1, keepdim=True)
+    mixed = torch.bmm(value_blocks[0].permute(1, 2, 0), weights[0])
     for block_weights, block in zip(weights[1:], value_blocks[1:], strict=True):
-        total = total + block_weights.sum(-1, keepdim=True)
-        mixed = mixed + torch.bmm(block_weights, block.transpose(0, 1))
-    mixed = (mixed / total).view(num_kv_heads, QUERY_TILE, group, head_dim)
-    return mixed.transpose(0, 1)[:num_rows].reshape(num_rows, num_heads, head_dim)
+        total = total + block_weights.sum(1, keepdim=True)
+        mixed = mixed + torch.bmm(block.permute(1, 2, 0), block_weights)
+    return (mixed / total).transpose(1, 2)
 
 
-def _hidden(rows: Tensor, first_key: int, num_blocks: int, window: int | None) -> Tensor:
-    """Return which keys each query may not see: bool [num_blocks, 1, QUERY_TILE, 1, KV_BLOCK]."""
-    keys = torch.arange(first_key, first_key + num_blocks * KV_BLOCK, device=rows.device)
-    keys, rows = keys.view(num_blocks, 1, 1, 1, KV_BLOCK), rows.view(1, 1, QUERY_TILE, 1, 1)
-    hidden = keys > rows
-    return hidden if window is None else hidden | (keys <= rows - window)
+def _hidden(positions: Tensor, first_key: int, num_blocks: int, window: int | None) -> Tensor:
+    """Return which keys each query may not see: bool [num_blocks, 1, KV_BLOCK, ROW_TILE]."""
+    keys = torch.arange(first_key, first_key + num_blocks * KV_BLOCK, device=positions.device)
+    keys = keys.view(num_blocks, 1, KV_BLOCK, 1)
+    hidden = keys > positions
+    return hidden if window is None else hidden | (keys <= positions - window)

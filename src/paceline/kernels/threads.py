@@ -12,7 +12,7 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import torch
@@ -120,7 +120,9 @@ def run_parts(work: Callable[[int], None], num_parts: int) -> None:
     try:
         take_parts()
     finally:
-        for future in futures:
-            future.exception()  # waits
-    for future in futures:
+        # A helper that has not begun finds nothing left to do; waiting for it would cost time, and for ever
+        # if this is a helper itself.
+        begun = [future for future in futures if not future.cancel()]
+        wait(begun)
+    for future in begun:
         future.result()

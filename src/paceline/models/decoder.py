@@ -154,18 +154,19 @@ class Decoder:
         """Attend from float32 [num_rows, num_heads, head_dim]; padding rows give zeros."""
         out = torch.zeros_like(queries)
         window, scale = self.config.window_of(layer), self.config.score_scale
+        tile = reference.query_tile(self.config.num_heads // self.config.num_kv_heads)
         caches = [self._read_cache(layer, rows, batch, window) for rows in batch.rows]
         tiles = [
             (sequence, offset)
             for sequence, rows in enumerate(batch.rows)
-            for offset in range(0, rows.count, reference.QUERY_TILE)
+            for offset in range(0, rows.count, tile)
         ]
 
         def attend(part: int) -> None:
             sequence, offset = tiles[part]
             rows, (first_key, keys, values) = batch.rows[sequence], caches[sequence]
             begin, start = rows.first + offset, rows.start + offset
-            count = min(reference.QUERY_TILE, rows.count - offset)
+            count = min(tile, rows.count - offset)
             low = _first_key(start, window) - first_key
             high = reference.padded(start + count, reference.KV_BLOCK) - first_key
             out[begin : begin + count] = reference.attend(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from paceline.errors import ConfigError, ModelFileError
 from paceline.models.chat_template import ChatTemplate
 from paceline.models.decoder import Decoder
 from paceline.models.decoder_config import DecoderConfig
+from paceline.models.download_progress import ConsoleProgress, Progress
 from paceline.models.gguf_config import config_from_gguf
 from paceline.models.gguf_file import GGUFFile
 from paceline.models.safetensors_config import config_from_folder
@@ -19,6 +22,9 @@ from paceline.models.safetensors_names import with_gguf_names
 from paceline.models.tensors import TensorSource
 from paceline.models.tokenizer import Tokenizer
 from paceline.models.weights import load_weights
+
+LARGE_BYTES = 100_000_000
+"""Decoding a file of this size can take over a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +76,14 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def load_model(path: Path, device: str = "cpu") -> LoadedModel:
+def load_model(path: Path, device: str = "cpu", progress: Progress | None = None) -> LoadedModel:
     """Load a GGUF file, or a folder (or a safetensors file in one) with config.json and tokenizer.json.
+
+    Args:
+        path: the file or folder.
+        device: "cpu", "cuda" or "auto".
+        progress: where to report on the decoding of the weights; none means stderr, for models large enough
+            to take a while.
 
     Raises:
         ModelNotFoundError: a file is not there.
@@ -84,11 +96,16 @@ def load_model(path: Path, device: str = "cpu") -> LoadedModel:
         path = path.parent
     model = _describe_folder(path) if path.is_dir() else _describe_gguf(path)
     _check_vocabulary(model)
+    num_bytes = sum(tensor.data.nbytes for tensor in model.source.tensors.values())
+    if progress is None and num_bytes >= LARGE_BYTES:
+        progress = ConsoleProgress()
+    with progress.track(f"Loading {model.name}", num_bytes) if progress else nullcontext() as tracker:
+        decoder = build_decoder(model.config, model.source, place, tracker.advance if tracker else None)
     return LoadedModel(
         name=model.name,
         path=path,
-        num_bytes=sum(tensor.data.nbytes for tensor in model.source.tensors.values()),
-        model=build_decoder(model.config, model.source, place),
+        num_bytes=num_bytes,
+        model=decoder,
         tokenizer=model.tokenizer,
         chat_template=model.chat_template,
         context_length=model.config.context_length,
@@ -107,9 +124,14 @@ def folder_decoder(folder: Path) -> tuple[DecoderConfig, TensorSource]:
     return config, TensorSource(str(folder), tensors)
 
 
-def build_decoder(config: DecoderConfig, source: TensorSource, device: torch.device) -> Decoder:
-    """Decode the tensors and wire them."""
-    return Decoder(config, load_weights(source, config, device), device)
+def build_decoder(
+    config: DecoderConfig,
+    source: TensorSource,
+    device: torch.device,
+    advance: Callable[[int], None] | None = None,
+) -> Decoder:
+    """Decode the tensors and wire them; `advance` is told of each step's bytes."""
+    return Decoder(config, load_weights(source, config, device, advance), device)
 
 
 def _describe_gguf(path: Path) -> _Description:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,14 +87,25 @@ class DecoderWeights:
     rope_factors: NDArray[np.float32] | None  # [head_dim / 2]
 
 
-def load_weights(source: TensorSource, config: DecoderConfig, device: torch.device) -> DecoderWeights:
+def load_weights(
+    source: TensorSource,
+    config: DecoderConfig,
+    device: torch.device,
+    advance: Callable[[int], None] | None = None,
+) -> DecoderWeights:
     """Decode all tensors that the configuration needs; the others are logged at debug level.
+
+    Args:
+        source: the tensors.
+        config: which of them are needed, and their shapes.
+        device: where the results go.
+        advance: told the number of bytes of the file that each step has dealt with, all of them in the end.
 
     Raises:
         MissingTensorError: one is not there.
         ModelFileError: one has another shape than the configuration says.
     """
-    reader = _Reader(source, config, device)
+    reader = _Reader(source, config, device, advance)
     layers = tuple(_load_layer(reader, layer) for layer in range(config.num_layers))
     size = (config.vocab_size, config.hidden_size)
     is_tied = not reader.has(HEAD)
@@ -107,7 +118,7 @@ def load_weights(source: TensorSource, config: DecoderConfig, device: torch.devi
         head=head,
         rope_factors=reader.rope_factors(),
     )
-    reader.log_unused()
+    reader.finish()
     return weights
 
 
@@ -149,10 +160,17 @@ def _weights(names: Iterable[str]) -> list[str]:
 class _Reader:
     """Reads tensors by name with their shapes checked, and remembers which were read."""
 
-    def __init__(self, source: TensorSource, config: DecoderConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        source: TensorSource,
+        config: DecoderConfig,
+        device: torch.device,
+        advance: Callable[[int], None] | None,
+    ) -> None:
         self.config = config
-        self._source, self._device = source, device
+        self._source, self._device, self._advance = source, device, advance
         self._used = set[str]()
+        self._num_bytes_left = sum(tensor.data.nbytes for tensor in source.tensors.values())
 
     def has(self, name: str) -> bool:
         return name in self._source.tensors
@@ -178,13 +196,13 @@ class _Reader:
         fused = np.empty((sum(sizes), num_inputs), np.float32)
         start = 0
         for name, size in zip(names, sizes, strict=True):
-            self.tensor(name, (size, num_inputs)).read(fused[start : start + size])
+            self._read(self.tensor(name, (size, num_inputs)), fused[start : start + size])
             start += size
         return torch.from_numpy(fused).to(self._device)
 
     def vector(self, name: str, size: int) -> NDArray[np.float32]:
         values = np.empty(size, np.float32)
-        self.tensor(name, (size,)).read(values)
+        self._read(self.tensor(name, (size,)), values)
         return values
 
     def norm(self, name: str, size: int) -> Tensor:
@@ -202,6 +220,17 @@ class _Reader:
     def rope_factors(self) -> NDArray[np.float32] | None:
         return self.vector(ROPE_FACTORS, self.config.head_dim // 2) if self.has(ROPE_FACTORS) else None
 
-    def log_unused(self) -> None:
+    def _read(self, tensor: TensorInfo, out: NDArray[np.float32]) -> None:
+        tensor.read(out)
+        self._report(tensor.data.nbytes)
+
+    def _report(self, num_bytes: int) -> None:
+        self._num_bytes_left -= num_bytes
+        if self._advance is not None:
+            self._advance(num_bytes)
+
+    def finish(self) -> None:
+        """Count what stays in the file as dealt with, and log what nothing asked for."""
+        self._report(self._num_bytes_left)
         for name in sorted(self._source.tensors.keys() - self._used):
             logger.debug("tensor %s in %s is not used", name, self._source.where)
