@@ -18,7 +18,8 @@ from paceline.drafters.interface import DraftProposal, DraftRequest
 from paceline.errors import GenerationError
 from paceline.models.interface import CausalModel, SequenceSlice
 from paceline.records import Verification
-from paceline.sampling import coupled, rejection
+from paceline.sampling import rejection
+from paceline.sampling.choice import choose_with_confidence
 from paceline.sampling.distribution import Distribution
 from paceline.sampling.processors import process
 
@@ -145,23 +146,24 @@ class ModelDrafter:
 
     def _extend(self, request: DraftRequest, draft: _Draft, logits: np.ndarray) -> None:
         """Draw one more token for one sequence from its row of logits [vocab]."""
-        state = request.sampling
         try:
-            distribution = process(logits[: state.vocab_size], state, draft.token_ids)
+            token_id, confidence = self._draw(request, draft, logits)
         except GenerationError:
             # Only the target may fail a request; a draft model without an answer just stops here.
             draft.is_exhausted = True
             return
-        index = state.num_output_tokens + len(draft.token_ids)
-        if request.verification is Verification.REJECTION:
-            token_id = rejection.draft_sample(
-                distribution, state.seed, index, step_start=state.num_output_tokens
-            )
-            draft.sampled_from.append(distribution)
-        else:
-            token_id = coupled.sample(distribution, state.seed, index)
-        draft.confidences.append(distribution.prob_of(token_id))
+        draft.confidences.append(confidence)
         draft.token_ids.append(token_id)
+
+    def _draw(self, request: DraftRequest, draft: _Draft, logits: np.ndarray) -> tuple[int, float]:
+        state = request.sampling
+        if request.verification is not Verification.REJECTION:
+            return choose_with_confidence(logits, state, draft.token_ids)
+        distribution = process(logits, state, draft.token_ids)
+        draft.sampled_from.append(distribution)
+        index = state.num_output_tokens + len(draft.token_ids)
+        token_id = rejection.draft_sample(distribution, state.seed, index, step_start=state.num_output_tokens)
+        return token_id, distribution.prob_of(token_id)
 
     def _goes_on(self, request: DraftRequest, draft: _Draft) -> bool:
         if draft.is_exhausted or len(draft.token_ids) == request.draft_length:

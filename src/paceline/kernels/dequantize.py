@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.kernels.native import native
 from paceline.kernels.threads import num_threads
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +27,6 @@ SUPPORTED_TYPES: dict[str, BlockSize] = {
     name: BlockSize(*gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]])
     for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K")
 }
-
-
-def load_native() -> ModuleType | None:
-    """Return the native module, or none, with a warning, where it was not built."""
-    try:
-        from paceline.kernels import _native
-    except ImportError as error:
-        logger.warning("native kernels are not available (%s); models load slower", error)
-        return None
-    return _native
-
-
-_native = load_native()
 
 
 def dequantize(
@@ -71,8 +55,8 @@ def dequantize(
     result = np.empty(shape, np.float32) if out is None else out
     if result.shape != tuple(shape) or data.size * block.elements != result.size * block.num_bytes:
         raise ValueError(f"{data.size} bytes of {tensor_type} do not fill {tuple(shape)}")
-    if _native is not None:
-        _native.dequantize(tensor_type, data, result.reshape(-1, copy=False), num_threads())
+    if native is not None:
+        native.dequantize(tensor_type, data, result.reshape(-1, copy=False), num_threads())
     else:
         result[...] = dequantize_reference(tensor_type, data, shape)
     return result

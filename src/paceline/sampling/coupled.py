@@ -12,30 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.errors import GenerationError
-from paceline.sampling.distribution import Distribution
+from paceline.sampling.choice import choose, sample
 from paceline.sampling.logprobs import step_logprobs
-from paceline.sampling.noise import Purpose, gumbel
-from paceline.sampling.processors import Logits, process
+from paceline.sampling.processors import Logits
 from paceline.sampling.state import SamplingState
 from paceline.sampling.verdict import Verdict, check_num_rows
 
-
-def sample(
-    distribution: Distribution, seed: int, output_index: int, purpose: int = Purpose.COUPLED, salt: int = 0
-) -> int:
-    """Return the arg-max of log-probability plus Gumbel noise, ties to the lowest id: an exact sample.
-
-    Args:
-        distribution: what to sample from; the noise of tokens outside of it is not even computed.
-        seed: the sequence's 64-bit seed.
-        output_index: position in the output, from 0.
-        purpose: one of `Purpose`; 0 is the target's own sample.
-        salt: see `noise.gumbel`.
-    """
-    if distribution.is_one_hot:
-        return int(distribution.token_ids[0])
-    noise = gumbel(seed, output_index, distribution.token_ids, purpose, salt)
-    return int(distribution.token_ids[(distribution.log_probs + noise).argmax()])
+__all__ = ["sample", "verify"]
 
 
 def verify(logits: Logits, draft_token_ids: Sequence[int], state: SamplingState) -> Verdict:
@@ -54,12 +37,11 @@ def verify(logits: Logits, draft_token_ids: Sequence[int], state: SamplingState)
     emitted: list[int] = []
     for row, draft in zip(logits, (*draft_token_ids, None), strict=True):
         try:
-            distribution = process(row, state, emitted)
+            emitted.append(choose(row, state, emitted))
         except GenerationError:
             if not emitted:
                 raise
             break
-        emitted.append(sample(distribution, state.seed, state.num_output_tokens + len(emitted)))
         if emitted[-1] != draft:
             break
     return Verdict(tuple(emitted), len(emitted) - 1, step_logprobs(logits, emitted, state))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from paceline.kernels.native import native
 from paceline.records import PositionLogprobs
 from paceline.sampling.selection import greatest
 from paceline.sampling.state import SamplingState
@@ -21,16 +22,27 @@ def position_logprobs(logits: npt.NDArray[np.floating[Any]], token_id: int, num_
         token_id: the token that was emitted.
         num_top: how many alternatives to list, equal ones by lowest id; those of no chance are left out.
     """
+    log_sum = _log_sum_exp(logits)
+    top = tuple((i, float(logits[i]) - log_sum) for i in _most_probable(logits, num_top))
+    return PositionLogprobs(token_id, float(logits[token_id]) - log_sum, top)
+
+
+def _log_sum_exp(logits: npt.NDArray[np.floating[Any]]) -> float:
+    if native is not None:
+        return float(native.log_sum_exp(logits))
     scores = logits.astype(np.float64)
     peak = scores.max()
-    log_sum = peak + np.log(np.exp(scores - peak).sum())
-    top: list[int] = []
-    if num_top:
-        ids = greatest(scores, num_top)
-        top = [int(i) for i in ids[np.argsort(-scores[ids], kind="stable")] if scores[i] > -np.inf]
-    return PositionLogprobs(
-        token_id, float(scores[token_id] - log_sum), tuple((i, float(scores[i] - log_sum)) for i in top)
-    )
+    return float(peak + np.log(np.exp(scores - peak).sum()))
+
+
+def _most_probable(logits: npt.NDArray[np.floating[Any]], count: int) -> list[int]:
+    """Return the ids of the greatest logits above minus infinity, best first, equal ones by lowest id."""
+    if count == 0:
+        return []
+    if native is not None:
+        return [int(i) for i in native.top_n(logits, count)[0]]
+    ids = greatest(logits, count)
+    return [int(i) for i in ids[np.argsort(-logits[ids], kind="stable")] if logits[i] > -np.inf]
 
 
 def step_logprobs(

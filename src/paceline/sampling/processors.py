@@ -42,15 +42,29 @@ def process(logits: Logits, state: SamplingState, drafted: Sequence[int] = ()) -
     Raises:
         GenerationError: a logit is NaN or plus infinity, or none is above minus infinity.
     """
+    scores, best = adjust(logits, state, drafted)
+    if state.params.is_greedy:
+        return Distribution.one_hot(best)
+    return _truncate(_divide_by_temperature(scores, best, state.params.temperature), state)
+
+
+def adjust(logits: Logits, state: SamplingState, drafted: Sequence[int] = ()) -> tuple[Logits, int]:
+    """Apply penalties, bias and bans: all that comes before the temperature.
+
+    Returns:
+        scores [num_real_tokens], a view of `logits` where nothing changes them, and the id of the greatest,
+        the lowest of equals.
+
+    Raises:
+        GenerationError: see `process`.
+    """
     if len(logits) < state.num_real_tokens:
         raise ValueError(f"{len(logits)} logits for a vocabulary of {state.num_real_tokens} tokens")
     output_index = state.num_output_tokens + len(drafted)
     scores = _adjust(logits[: state.num_real_tokens], state, drafted, output_index)
     best = int(scores.argmax())  # that of a NaN, where there is one
     _check_peak(float(scores[best]), output_index)
-    if state.params.is_greedy:
-        return Distribution.one_hot(best)
-    return _truncate(_divide_by_temperature(scores, best, state.params.temperature), state)
+    return scores, best
 
 
 def _adjust(logits: Logits, state: SamplingState, drafted: Sequence[int], output_index: int) -> Logits:

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from paceline.errors import GenerationError
-from paceline.sampling.coupled import sample
+from paceline.sampling.choice import sample
 from paceline.sampling.distribution import Distribution
 from paceline.sampling.logprobs import step_logprobs
 from paceline.sampling.noise import Purpose, uniform
