@@ -20,11 +20,14 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*) $(VENV)/sources
 
+SANITIZED := build/sanitize
+SANITIZER_CXX ?= g++
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types verify models clean FORCE
+.PHONY: help demo test test-native lint types verify models clean FORCE
 
 help: ## list these commands
-	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## */\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## */\t/' | expand -t 13
 
 demo: $(VENV)/ready ## watch a 1.5B model answer alone, then with a 0.5B model drafting for it
 	$(BIN)/paceline models pull $(TARGET) $(DRAFT)
@@ -32,6 +35,18 @@ demo: $(VENV)/ready ## watch a 1.5B model answer alone, then with a 0.5B model d
 
 test: lint types models ## everything that a change has to pass
 	$(BIN)/python -m pytest
+
+# The interpreter is not instrumented, so the sanitizer's library has to be there first, and the C++ library with it, whose
+# exceptions it looks into. Python never gives back all that it allocates, so leaks are not looked for.
+test-native: $(VENV)/ready-test ## the native kernels' tests under AddressSanitizer and UBSan; needs g++
+	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_COMPILER=$(SANITIZER_CXX) \
+		-D CMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -D PACELINE_SANITIZE=ON \
+		-D SKBUILD_PROJECT_NAME=paceline -D SKBUILD_PROJECT_VERSION=0 -D Python_EXECUTABLE=$(abspath $(BIN)/python) \
+		-D nanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)"
+	$(BIN)/cmake --build $(SANITIZED)
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	LD_PRELOAD="$$($(SANITIZER_CXX) -print-file-name=libasan.so) $$($(SANITIZER_CXX) -print-file-name=libstdc++.so)" \
+	$(BIN)/python -m pytest tests/kernels --native $(SANITIZED) --capture=no -q
 
 lint: $(VENV)/ready-test ## style and format
 	$(BIN)/ruff check .

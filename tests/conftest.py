@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+NATIVE = "paceline.kernels._native"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--native", type=Path, help="folder of another build of the native module to test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the build that was asked for in the place of the installed one, before anything imports that."""
+    folder = config.getoption("--native")
+    if folder is None:
+        return
+    (path,) = folder.glob("_native.*.so")
+    spec = importlib.util.spec_from_file_location(NATIVE, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[NATIVE] = module
+    import paceline.kernels
+
+    paceline.kernels._native = module
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    from paceline.kernels import _native
+
+    return f"native module: {_native.__file__}"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,12 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.kernels import _native
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for `isa` once for each instruction set that this machine has."""
+    from paceline.kernels import _native  # not before --native had its say
+
+    if "isa" in metafunc.fixturenames:
+        metafunc.parametrize("isa", _native.isas(), indirect=True)
 
 
-@pytest.fixture(params=_native.isas())
+@pytest.fixture
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run a test once for each instruction set that this machine has."""
+    """Use one instruction set for the length of a test."""
+    from paceline.kernels import _native
+
     before = _native.isa()
     _native.set_isa(request.param)
     yield request.param
@@ -21,6 +29,8 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def restore_native_threads() -> Iterator[None]:
     """Set the pool's size back after a test that changes it."""
+    from paceline.kernels import _native
+
     before = _native.num_threads()
     yield
     _native.set_num_threads(before)

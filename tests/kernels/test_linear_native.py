@@ -15,14 +15,6 @@ from paceline.kernels.packed import PACKED_FORMATS, Matrix, PackedLinear
 ROW_COUNTS = [*range(1, 34), 64, 128, 512]
 
 
-@pytest.fixture(params=_native.isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = _native.isa()
-    _native.set_isa(request.param)
-    yield request.param
-    _native.set_isa(before)
-
-
 @pytest.fixture(autouse=True)
 def _two_threads() -> Iterator[None]:
     before = _native.num_threads()
