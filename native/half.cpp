@@ -22,15 +22,6 @@ uint32_t bits_of_float(float value) {
 
 }  // namespace
 
-float float_of_half(uint16_t half) {
-    const uint32_t sign = (half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;
-    if (exponent == 0) {  // zero or subnormal: exact in float32
-        const float magnitude = static_cast<float>(mantissa) * (1.0f / 16777216.0f);
-        return sign ? -magnitude : magnitude;
-    }
-    return float_of_bits(sign | (exponent == 0x1fu ? 0xffu : exponent + 112u) << 23 | mantissa << 13);
-}
-
 uint16_t half_of_float(float value) {
     const uint32_t bits = bits_of_float(value), magnitude = bits & 0x7fffffffu;
     const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);

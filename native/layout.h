@@ -5,16 +5,18 @@
 // that one instruction multiplies 16 rows by 4 inputs. All numbers are the file's own; a unit is a whole number of
 // cache lines.
 //
-//   format  inputs  bytes  scales                                              weights, per group
-//   q4_k    256     2304   16 half d, 16 half dmin; 192 B: 6-bit scales and     4 x 64 B: vector j low, j + 4 high
-//                          minimums (three_to_four: scales of groups 0-3, 4-7,
-//                          minimums of groups 0-3, 4-7; 16 rows side by side)
-//   q6_k    256     3392   16 half d, 32 B unused; 16 x 16 signed bytes         2 x (3 x 64 B: three_to_four, in the
-//                                                                              upper six bits)
-//   q4_0    64      576    2 x 16 half d                                        as q4_k
-//   q4_1    64      640    2 x (16 half d, 16 half -m)                          as q4_k
-//   q5_0    64      704    2 x 16 half d                                        as q4_k, then 64 B: bit j = top of
-//   vector j q8_0    64      1088   2 x 16 half d                                        8 x 64 B: q + 128
+//   format  inputs  bytes  scales                                  weights of a group
+//   q4_k    256     2304   16 half d, 16 half dmin; 192 B of          4 x 64 B: vector j low, j + 4 high nibble
+//                          6-bit scales and minimums (below)
+//   q6_k    256     3392   16 half d, 32 B unused;                    2 x 3 x 64 B: three_to_four, upper six bits
+//                          16 x 16 signed bytes
+//   q4_0    64      576    2 x 16 half d                              as q4_k
+//   q4_1    64      640    2 x (16 half d, 16 half -m)                as q4_k
+//   q5_0    64      704    2 x 16 half d                              as q4_k, then 64 B: bit j tops vector j
+//   q8_0    64      1088   2 x 16 half d                              8 x 64 B: q + 128
+//
+// The scales of q4_k are three_to_four of: scales of groups 0-3, of groups 4-7, minimums of groups 0-3, of groups 4-7,
+// the 16 rows of a group side by side.
 //
 // three_to_four keeps four vectors of 6-bit values in three of bytes: the first three in six bits of one byte each, the
 // fourth in the two bits that each byte has left, its lowest bits in the first byte.

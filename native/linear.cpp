@@ -46,17 +46,6 @@ void write_block(const Packed &weights, size_t block, const float *sums, size_t 
             y[m * ldy + first + i] = bias ? sums[m * ld + i] + bias[first + i] : sums[m * ld + i];
 }
 
-void run_few(const Packed &weights, Activations x, size_t num_rows, const float *bias, float *y, size_t ldy,
-             size_t first_block, size_t last_block) {
-    const auto few = kernels().few;
-    alignas(64) float sums[max_few_rows * block_rows];
-    for (size_t b = first_block; b < last_block; ++b) {
-        const auto [data, format] = weights.blocks()[b];
-        few(format, data, units_of(format, weights.num_inputs()), x, num_rows, sums);
-        write_block(weights, b, sums, block_rows, num_rows, bias, y, ldy);
-    }
-}
-
 struct Panel {
     size_t first_block, num_blocks;
 };
@@ -66,6 +55,22 @@ Panel next_panel(const Packed &weights, size_t first_block, size_t last_block) {
     const auto &blocks = weights.blocks();
     const bool is_pair = first_block + 1 < last_block && blocks[first_block].format == blocks[first_block + 1].format;
     return {first_block, is_pair ? panel_blocks : size_t{1}};
+}
+
+void run_few(const Packed &weights, Activations x, size_t num_rows, const float *bias, float *y, size_t ldy,
+             size_t first_block, size_t last_block) {
+    const auto few = kernels().few;
+    alignas(64) float sums[max_few_rows * panel_outputs];
+    while (first_block < last_block) {
+        const Panel panel = next_panel(weights, first_block, last_block);
+        const Format format = weights.blocks()[first_block].format;
+        const uint8_t *blocks[panel_blocks];
+        for (size_t i = 0; i < panel.num_blocks; ++i) blocks[i] = weights.blocks()[first_block + i].data;
+        few(format, blocks, panel.num_blocks, units_of(format, weights.num_inputs()), x, num_rows, sums);
+        for (size_t i = 0; i < panel.num_blocks; ++i)
+            write_block(weights, first_block + i, sums + i * block_rows, panel_outputs, num_rows, bias, y, ldy);
+        first_block += panel.num_blocks;
+    }
 }
 
 // Inputs [first_input, + panel_inputs) of a panel times a slice of rows.
@@ -100,7 +105,7 @@ void run_many(const Packed &weights, Activations x, size_t num_rows, const float
         for (size_t row = 0; row < num_rows; row += slice_rows) {
             const size_t count = std::min(slice_rows, num_rows - row);
             const Activations slice{x.groups + row * x.stride, x.stride};
-            std::fill_n(sums, num_panels * panel_sums, 0.0f);
+            for (size_t p = 0; p < num_panels; ++p) std::fill_n(sums + p * panel_sums, count * panel_outputs, 0.0f);
             for (size_t k = 0; k < weights.num_inputs(); k += panel_inputs)
                 for (size_t p = 0; p < num_panels; ++p)
                     add_panel(weights, panels[p], k, slice, count, sums + p * panel_sums, scratch);

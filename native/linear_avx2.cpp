@@ -11,7 +11,7 @@ namespace {
 // Without VNNI, products of bytes are added in pairs to 16 bits, which saturate: two products of an unsigned byte and
 // an int8 may reach 2 * 255 * 127. So weights are taken at their own size, and 8-bit ones as sign and magnitude.
 struct Avx2 : Avx2Base {
-    static constexpr bool scaled = false;
+    static constexpr bool scaled = false, signed_eight_bits = true;
     template <int shift>
     static Bytes settle(Bytes v) {
         return _mm256_srli_epi16(v, shift);
@@ -44,13 +44,6 @@ struct Avx2 : Avx2Base {
             }
         }
         static Ints end(const Sum &sum) { return _mm256_add_epi32(sum.total, widen(sum.pairs)); }
-        template <std::size_t n>
-        static Ints sum(Ints start, const Bytes *weights, const std::int8_t *q) {
-            Sum sum = begin(start);
-#pragma GCC unroll 8
-            for (std::size_t j = 0; j < n; ++j) step(sum, weights[j], broadcast4(q + 4 * j), j);
-            return end(sum);
-        }
     };
 };
 

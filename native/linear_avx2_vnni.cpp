@@ -9,7 +9,7 @@ namespace {
 #include "linear_avx2.inl"
 
 struct Avx2Vnni : Avx2Base {
-    static constexpr bool scaled = true;
+    static constexpr bool scaled = true, signed_eight_bits = false;
     template <int shift>
     static Bytes settle(Bytes v) {
         return v;
@@ -28,11 +28,6 @@ struct Avx2Vnni : Avx2Base {
             sum = _mm256_dpbusd_avx_epi32(sum, weights, inputs);
         }
         static Ints end(Sum sum) { return sum; }
-        template <std::size_t n>
-        static Ints sum(Ints sum, const Bytes *weights, const std::int8_t *q) {
-            for (std::size_t j = 0; j < n; ++j) step(sum, weights[j], broadcast4(q + 4 * j), j);
-            return sum;
-        }
     };
 };
 

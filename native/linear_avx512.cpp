@@ -10,8 +10,8 @@ struct Avx512 {
     using Bytes = __m512i;
     using Ints = __m512i;
     using Floats = __m512;
-    static constexpr std::size_t lanes = 16, max_rows = 8, panel_columns = 2, panel_rows = 6;
-    static constexpr bool scaled = true;
+    static constexpr std::size_t lanes = 16, max_rows = 8, max_paired_rows = 4, panel_columns = 2, panel_rows = 6;
+    static constexpr bool scaled = true, signed_eight_bits = false;
 
     static Bytes load_bytes(const std::uint8_t *p) { return _mm512_loadu_si512(p); }
     static void store_bytes(std::uint8_t *p, Bytes v) { _mm512_storeu_si512(p, v); }
@@ -76,11 +76,6 @@ struct Avx512 {
             sum = _mm512_dpbusd_epi32(sum, weights, inputs);
         }
         static Ints end(Sum sum) { return sum; }
-        template <std::size_t n>
-        static Ints sum(Ints sum, const Bytes *weights, const std::int8_t *q) {
-            for (std::size_t j = 0; j < n; ++j) step(sum, weights[j], broadcast4(q + 4 * j), j);
-            return sum;
-        }
     };
 };
 

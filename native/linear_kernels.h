@@ -27,12 +27,12 @@ inline constexpr std::size_t panel_inputs = 512;  // inputs that it unpacks at a
 inline constexpr std::size_t panel_bytes = panel_blocks * panel_inputs / 32 * (8 + 2) * vector_bytes;
 
 struct LinearKernels {
-    // One block times up to 8 rows, for work that waits for memory: weights are unpacked in registers and used once for
-    // all rows. y is [num_rows, 16].
-    void (*few)(Format format, const std::uint8_t *block, std::size_t num_units, Activations x, std::size_t num_rows,
-                float *y);
+    // A panel of one or two blocks times up to 8 rows, for work that waits for memory: weights are unpacked in registers
+    // and used once for all rows. y is [num_rows, 32].
+    void (*few)(Format format, const std::uint8_t *const *blocks, std::size_t num_blocks, std::size_t num_units,
+                Activations x, std::size_t num_rows, float *y);
 
-    // A panel of one or two blocks, some units of it, times any number of rows, for work that waits for arithmetic:
+    // A panel, some units of it, times any number of rows, for work that waits for arithmetic:
     // weights are unpacked once to `scratch` (panel_bytes, 64-byte aligned), which stays in the first-level cache.
     // Adds to acc [num_rows, 32].
     void (*many)(Format format, const std::uint8_t *const *units, std::size_t num_blocks, std::size_t num_units,

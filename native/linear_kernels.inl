@@ -4,9 +4,11 @@
 //   Bytes, Ints, Floats       a vector of 4 * lanes bytes, lanes int32, lanes float
 //   lanes                     16, or 8: then a block is worked on in two parts
 //   scaled                    whether products of any byte with int8 fit, so that offsets are always 128; else weights
-//   of
-//                             formats with an offset are shifted down again, and 8-bit ones made signed
-//   max_rows, panel_columns   register tiles: rows of `few`; vectors side by side and rows of `many`
+//                             of formats with an offset are shifted down again
+//   signed_eight_bits         whether 8-bit weights are made signed, and so have no offset
+//   max_rows                  rows of a register tile of `few`
+//   max_paired_rows           rows of one of two blocks side by side
+//   panel_rows, panel_columns rows of a register tile of `many`, and vectors side by side
 //
 // How formats unpack: linear_unpack.inl.
 
@@ -34,7 +36,7 @@ inline typename Simd::Ints start_of(const float &magic, const std::int32_t &star
     } else {
         std::int32_t bits;
         __builtin_memcpy(&bits, &magic, sizeof bits);
-        return Simd::broadcast(shift == 0 ? bits : bits + ((start - bits) >> shift));
+        return Simd::broadcast(shift == 0 && Simd::signed_eight_bits ? bits : bits + ((start - bits) >> shift));
     }
 }
 
@@ -45,24 +47,39 @@ inline typename Simd::Ints bits_of(const float &magic) {
     return Simd::broadcast(bits);
 }
 
-// acc += the group's share of the product with one row.
-template <class Simd, class Unpack>
-inline void accumulate(const Group<Simd> &group, const ActivationGroup &x, typename Simd::Floats &acc) {
+// Adds to `sums` the products of a group of each of `columns` vectors with M rows. All rows' chains of products run side
+// by side: a chain alone would wait for each instruction's latency.
+template <class Simd, class Unpack, std::size_t M, std::size_t columns>
+inline void accumulate(const Group<Simd> *const (&groups)[columns], const ActivationGroup *rows, std::size_t stride,
+                       typename Simd::Floats (&sums)[M][columns]) {
     constexpr int shift = Unpack::shift;
+    constexpr std::size_t chains = Unpack::kind == Kind::halves ? 2 : 1, steps = 8 / chains;
     using Dot = typename Simd::template Dot<Unpack::bits>;
-    if constexpr (Unpack::kind == Kind::halves) {
-        const auto low = Dot::template sum<4>(start_of<Simd, shift>(x.magic, x.start16[0]), group.weights, x.q);
-        const auto high =
-            Dot::template sum<4>(start_of<Simd, shift>(x.magic, x.start16[1]), group.weights + 4, x.q + 16);
-        acc = Simd::multiply_add(group.scale, Simd::less(low, x.magic), acc);
-        acc = Simd::multiply_add(group.second, Simd::less(high, x.magic), acc);
-    } else if constexpr (Unpack::kind == Kind::offset) {
-        const auto sum = Dot::template sum<8>(start_of<Simd, shift>(x.magic, x.start32), group.weights, x.q);
-        acc = Simd::multiply_add(group.scale, Simd::less(sum, x.magic), acc);
-    } else {
-        const auto sum = Dot::template sum<8>(bits_of<Simd>(x.magic), group.weights, x.q);
-        acc = Simd::multiply_add(group.scale, Simd::less(sum, x.magic), acc);
-        acc = Simd::subtract_product(group.second, x.sum, acc);
+    for (std::size_t chain = 0; chain < chains; ++chain) {
+        typename Dot::Sum products[M][columns];
+        for (std::size_t m = 0; m < M; ++m) {
+            const ActivationGroup &row = rows[m * stride];
+            const auto start = Unpack::kind == Kind::halves   ? start_of<Simd, shift>(row.magic, row.start16[chain])
+                               : Unpack::kind == Kind::offset ? start_of<Simd, shift>(row.magic, row.start32)
+                                                              : bits_of<Simd>(row.magic);
+            for (std::size_t c = 0; c < columns; ++c) products[m][c] = Dot::begin(start);
+        }
+#pragma GCC unroll 8
+        for (std::size_t j = 0; j < steps; ++j)
+            for (std::size_t m = 0; m < M; ++m) {
+                const auto inputs = Simd::broadcast4(rows[m * stride].q + 4 * (chain * steps + j));
+                for (std::size_t c = 0; c < columns; ++c)
+                    Dot::step(products[m][c], groups[c]->weights[chain * steps + j], inputs, j);
+            }
+        for (std::size_t m = 0; m < M; ++m) {
+            const ActivationGroup &row = rows[m * stride];
+            for (std::size_t c = 0; c < columns; ++c) {
+                const auto value = Simd::less(Dot::end(products[m][c]), row.magic);
+                sums[m][c] = Simd::multiply_add(chain ? groups[c]->second : groups[c]->scale, value, sums[m][c]);
+                if constexpr (Unpack::kind == Kind::minimum)
+                    sums[m][c] = Simd::subtract_product(groups[c]->second, row.sum, sums[m][c]);
+            }
+        }
     }
 }
 
@@ -73,35 +90,56 @@ inline void prefetch_unit(const std::uint8_t *unit, std::size_t bytes) {
     for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(unit + distance + i, 0, 3);
 }
 
-template <class Simd, class Unpack, std::size_t M>
-void few_tile(const std::uint8_t *unit, std::size_t num_units, Activations x, float *y) {
-    constexpr std::size_t parts = block_rows / Simd::lanes;
-    typename Simd::Floats acc[parts][M];
-    for (auto &part : acc)
-        for (auto &sum : part) sum = Simd::zero();
+// M rows times `num_blocks` blocks.
+template <class Simd, class Unpack, std::size_t M, std::size_t num_blocks>
+void few_tile(const std::uint8_t *const *blocks, std::size_t num_units, Activations x, float *y) {
+    constexpr std::size_t parts = block_rows / Simd::lanes, columns = parts == 1 ? num_blocks : 1;
+    constexpr std::size_t turns = num_blocks * parts / columns;
+    typename Simd::Floats sums[turns][M][columns];
+    for (auto &turn : sums)
+        for (auto &row : turn)
+            for (auto &sum : row) sum = Simd::zero();
     const ActivationGroup *rows = x.groups;
-    for (; num_units; --num_units, unit += Unpack::unit_bytes) {
-        prefetch_unit(unit, Unpack::unit_bytes);
-        const Unpack unpack(unit);
+    for (std::size_t u = 0; u < num_units; ++u) {
+        Unpack unpack[num_blocks];
+        for (std::size_t b = 0; b < num_blocks; ++b) {
+            const std::uint8_t *unit = blocks[b] + u * Unpack::unit_bytes;
+            prefetch_unit(unit, Unpack::unit_bytes);
+            unpack[b].load(unit);
+        }
         for (std::size_t g = 0; g < Unpack::groups; ++g, ++rows)
-            for (std::size_t part = 0; part < parts; ++part) {
-                Group<Simd> group;
-                unpack.group(g, part, group);
-                for (std::size_t m = 0; m < M; ++m) accumulate<Simd, Unpack>(group, rows[m * x.stride], acc[part][m]);
+            for (std::size_t turn = 0; turn < turns; ++turn) {
+                Group<Simd> groups[columns];
+                const Group<Simd> *side_by_side[columns];
+                for (std::size_t c = 0; c < columns; ++c) {
+                    const std::size_t vector = turn * columns + c;
+                    unpack[vector / parts].group(g, vector % parts, groups[c]);
+                    side_by_side[c] = groups + c;
+                }
+                accumulate<Simd, Unpack, M, columns>(side_by_side, rows, x.stride, sums[turn]);
             }
     }
     for (std::size_t m = 0; m < M; ++m)
-        for (std::size_t part = 0; part < parts; ++part)
-            Simd::store(y + m * block_rows + part * Simd::lanes, acc[part][m]);
+        for (std::size_t turn = 0; turn < turns; ++turn)
+            for (std::size_t c = 0; c < columns; ++c)
+                Simd::store(y + m * panel_outputs + (turn * columns + c) * Simd::lanes, sums[turn][m][c]);
 }
 
-// Rows in tiles of at most `M`.
+// Rows in tiles of at most `M`; two blocks side by side where both tiles' sums fit the registers, as that halves the
+// loads of inputs.
 template <class Simd, class Unpack, std::size_t M = Simd::max_rows>
-void few_rows(const std::uint8_t *block, std::size_t num_units, Activations x, std::size_t num_rows, float *y) {
+void few_rows(const std::uint8_t *const *blocks, std::size_t num_blocks, std::size_t num_units, Activations x,
+              std::size_t num_rows, float *y) {
     if constexpr (M > 0) {
-        for (; num_rows >= M; num_rows -= M, x.groups += M * x.stride, y += M * block_rows)
-            few_tile<Simd, Unpack, M>(block, num_units, x, y);
-        if (num_rows) few_rows<Simd, Unpack, M - 1>(block, num_units, x, num_rows, y);
+        for (; num_rows >= M; num_rows -= M, x.groups += M * x.stride, y += M * panel_outputs) {
+            std::size_t block = 0;
+            if constexpr (M <= Simd::max_paired_rows)
+                for (; block + 2 <= num_blocks; block += 2)
+                    few_tile<Simd, Unpack, M, 2>(blocks + block, num_units, x, y + block * block_rows);
+            for (; block < num_blocks; ++block)
+                few_tile<Simd, Unpack, M, 1>(blocks + block, num_units, x, y + block * block_rows);
+        }
+        if (num_rows) few_rows<Simd, Unpack, M - 1>(blocks, num_blocks, num_units, x, num_rows, y);
     }
 }
 
@@ -109,41 +147,13 @@ void few_rows(const std::uint8_t *block, std::size_t num_units, Activations x, s
 // groups + c * num_groups. Adds to acc.
 template <class Simd, class Unpack, std::size_t M, std::size_t columns>
 void many_tile(const Group<Simd> *groups, std::size_t num_groups, Activations x, float *acc) {
-    constexpr int shift = Unpack::shift;
-    constexpr std::size_t chains = Unpack::kind == Kind::halves ? 2 : 1, steps = 8 / chains;
-    using Dot = typename Simd::template Dot<Unpack::bits>;
     typename Simd::Floats sums[M][columns];
     for (std::size_t m = 0; m < M; ++m)
         for (std::size_t c = 0; c < columns; ++c) sums[m][c] = Simd::load(acc + m * panel_outputs + c * Simd::lanes);
     for (std::size_t g = 0; g < num_groups; ++g) {
-        const ActivationGroup *rows = x.groups + g;
-        for (std::size_t chain = 0; chain < chains; ++chain) {
-            typename Dot::Sum products[M][columns];
-            for (std::size_t m = 0; m < M; ++m) {
-                const ActivationGroup &row = rows[m * x.stride];
-                const auto start = Unpack::kind == Kind::halves   ? start_of<Simd, shift>(row.magic, row.start16[chain])
-                                   : Unpack::kind == Kind::offset ? start_of<Simd, shift>(row.magic, row.start32)
-                                                                  : bits_of<Simd>(row.magic);
-                for (std::size_t c = 0; c < columns; ++c) products[m][c] = Dot::begin(start);
-            }
-#pragma GCC unroll 8
-            for (std::size_t j = 0; j < steps; ++j)
-                for (std::size_t m = 0; m < M; ++m) {
-                    const auto inputs = Simd::broadcast4(rows[m * x.stride].q + 4 * (chain * steps + j));
-                    for (std::size_t c = 0; c < columns; ++c)
-                        Dot::step(products[m][c], groups[c * num_groups + g].weights[chain * steps + j], inputs, j);
-                }
-            for (std::size_t m = 0; m < M; ++m) {
-                const ActivationGroup &row = rows[m * x.stride];
-                for (std::size_t c = 0; c < columns; ++c) {
-                    const Group<Simd> &group = groups[c * num_groups + g];
-                    const auto value = Simd::less(Dot::end(products[m][c]), row.magic);
-                    sums[m][c] = Simd::multiply_add(chain ? group.second : group.scale, value, sums[m][c]);
-                    if constexpr (Unpack::kind == Kind::minimum)
-                        sums[m][c] = Simd::subtract_product(group.second, row.sum, sums[m][c]);
-                }
-            }
-        }
+        const Group<Simd> *side_by_side[columns];
+        for (std::size_t c = 0; c < columns; ++c) side_by_side[c] = groups + c * num_groups + g;
+        accumulate<Simd, Unpack, M, columns>(side_by_side, x.groups + g, x.stride, sums);
     }
     for (std::size_t m = 0; m < M; ++m)
         for (std::size_t c = 0; c < columns; ++c) Simd::store(acc + m * panel_outputs + c * Simd::lanes, sums[m][c]);
@@ -168,7 +178,8 @@ void many_panel(const std::uint8_t *const *units, std::size_t num_blocks, std::s
         for (std::size_t u = 0; u < num_units; ++u) {
             const std::uint8_t *unit = units[block] + u * Unpack::unit_bytes;
             prefetch_unit(unit, Unpack::unit_bytes);
-            const Unpack unpack(unit);
+            Unpack unpack;
+            unpack.load(unit);
             for (std::size_t part = 0; part < parts; ++part)
                 for (std::size_t g = 0; g < Unpack::groups; ++g)
                     unpack.group(g, part, groups[(block * parts + part) * num_groups + u * Unpack::groups + g]);
@@ -182,15 +193,15 @@ void many_panel(const std::uint8_t *const *units, std::size_t num_blocks, std::s
 }
 
 template <class Simd>
-void few_of(Format format, const std::uint8_t *block, std::size_t num_units, Activations x, std::size_t num_rows,
-            float *y) {
+void few_of(Format format, const std::uint8_t *const *blocks, std::size_t num_blocks, std::size_t num_units,
+            Activations x, std::size_t num_rows, float *y) {
     switch (format) {
-        case Format::q4_k: return few_rows<Simd, UnpackQ4K<Simd>>(block, num_units, x, num_rows, y);
-        case Format::q6_k: return few_rows<Simd, UnpackQ6K<Simd>>(block, num_units, x, num_rows, y);
-        case Format::q4_0: return few_rows<Simd, UnpackQ40<Simd>>(block, num_units, x, num_rows, y);
-        case Format::q4_1: return few_rows<Simd, UnpackQ41<Simd>>(block, num_units, x, num_rows, y);
-        case Format::q5_0: return few_rows<Simd, UnpackQ50<Simd>>(block, num_units, x, num_rows, y);
-        case Format::q8_0: return few_rows<Simd, UnpackQ80<Simd>>(block, num_units, x, num_rows, y);
+        case Format::q4_k: return few_rows<Simd, UnpackQ4K<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q6_k: return few_rows<Simd, UnpackQ6K<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q4_0: return few_rows<Simd, UnpackQ40<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q4_1: return few_rows<Simd, UnpackQ41<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q5_0: return few_rows<Simd, UnpackQ50<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q8_0: return few_rows<Simd, UnpackQ80<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
     }
 }
 

@@ -15,8 +15,8 @@ struct Portable {
     struct Floats {
         float v[16];
     };
-    static constexpr std::size_t lanes = 16, max_rows = 4, panel_columns = 1, panel_rows = 4;
-    static constexpr bool scaled = true;
+    static constexpr std::size_t lanes = 16, max_rows = 4, max_paired_rows = 0, panel_columns = 1, panel_rows = 4;
+    static constexpr bool scaled = false, signed_eight_bits = false;
 
     template <class Vector, class Value>
     static Vector each(Value value) {
@@ -54,11 +54,11 @@ struct Portable {
     }
     template <int shift>
     static Bytes settle(const Bytes &v) {
-        return v;
+        return bytes([&](std::size_t i) { return v.v[i] >> shift; });
     }
     template <int shift>
     static Floats settle_scale(const Floats &v) {
-        return floats([&](std::size_t i) { return v.v[i] * (1.0f / (1 << shift)); });
+        return v;
     }
     static Bytes settle_eight_bits(const Bytes &v) { return v; }
 
@@ -92,10 +92,10 @@ struct Portable {
     static Ints broadcast(std::int32_t value) {
         return each<Ints>([&](std::size_t) { return value; });
     }
-    struct Four {
-        std::int8_t v[4];
+    struct Inputs {
+        std::int16_t v[8];
     };
-    static Four broadcast4(const std::int8_t *q) { return {{q[0], q[1], q[2], q[3]}}; }
+    static Inputs broadcast4(const std::int8_t *q) { return {{q[0], q[1], q[2], q[3], q[0], q[1], q[2], q[3]}}; }
     static Floats less(const Ints &v, const float &magic) {
         return floats([&](std::size_t i) {
             float value;
@@ -104,21 +104,41 @@ struct Portable {
         });
     }
 
+    // Products of each byte of a vector are added up in 16 bits, 64 sums side by side, and four neighbours to one in
+    // the end: 8 steps of 4 or 5 bits give at most 8 * 31 * 127, 4 steps of 6 bits 4 * 63 * 127. Bytes are taken as two
+    // halves.
     template <int bits>
     struct Dot {
-        using Sum = Ints;
-        static Sum begin(const Ints &start) { return start; }
-        static void step(Sum &sum, const Bytes &weights, const Four &inputs, std::size_t) {
-            for (std::size_t i = 0; i < 16; ++i) {
-                const std::uint8_t *w = weights.v + 4 * i;
-                sum.v[i] += w[0] * inputs.v[0] + w[1] * inputs.v[1] + w[2] * inputs.v[2] + w[3] * inputs.v[3];
-            }
+        struct Sum {
+            Ints start;
+            std::int16_t low[64], high[bits == 8 ? 64 : 1];
+        };
+        static Sum begin(const Ints &start) { return {start, {}, {}}; }
+        static void step(Sum &sum, const Bytes &weights, const Inputs &inputs, std::size_t) {
+            for (std::size_t i = 0; i < 64; i += 8)
+                for (std::size_t k = 0; k < 8; ++k) {
+                    const int weight = bits == 8 ? weights.v[i + k] & 15 : weights.v[i + k];
+                    sum.low[i + k] = static_cast<std::int16_t>(sum.low[i + k] + weight * inputs.v[k]);
+                }
+            if constexpr (bits == 8)
+                for (std::size_t i = 0; i < 64; i += 8)
+                    for (std::size_t k = 0; k < 8; ++k) {
+                        const int weight = weights.v[i + k] >> 4;
+                        sum.high[i + k] = static_cast<std::int16_t>(sum.high[i + k] + weight * inputs.v[k]);
+                    }
         }
-        static Ints end(const Sum &sum) { return sum; }
-        template <std::size_t n>
-        static Ints sum(Ints sum, const Bytes *weights, const std::int8_t *q) {
-            for (std::size_t j = 0; j < n; ++j) step(sum, weights[j], broadcast4(q + 4 * j), j);
-            return sum;
+        static std::int32_t four(const std::int16_t *products) {
+            return products[0] + products[1] + products[2] + products[3];
+        }
+        static Ints end(const Sum &sum) {
+            return each<Ints>([&](std::size_t r) {
+                const std::int32_t low = sum.start.v[r] + four(sum.low + 4 * r);
+                if constexpr (bits == 8) {
+                    return low + 16 * four(sum.high + 4 * r);
+                } else {
+                    return low;
+                }
+            });
         }
     };
 };

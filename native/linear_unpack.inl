@@ -1,4 +1,4 @@
-// How each format of layout.h unpacks, for any `Simd` (linear_kernels.inl). An Unpack is made for a unit and gives its
+// How each format of layout.h unpacks, for any `Simd` (linear_kernels.inl). An Unpack is given a unit and gives its
 // groups; weights come out unsigned, those with an offset shifted up so that it is 128 (by `shift` bits; scales are
 // divided by 2^shift, exactly), and `Simd::settle` brings them to what its products can hold.
 
@@ -52,7 +52,8 @@ struct UnpackQ4K {
     static constexpr int shift = 0, bits = 4;
     static constexpr std::size_t parts = block_rows / Simd::lanes;
 
-    explicit UnpackQ4K(const std::uint8_t *unit_) : unit(unit_) {
+    void load(const std::uint8_t *from) {
+        unit = from;
         for (std::size_t at = 0; at < vector_bytes; at += sizeof(typename Simd::Bytes)) {
             typename Simd::Bytes four[4];
             three_to_four<Simd>(unit + 64 + at, four, vector_bytes, false);
@@ -83,7 +84,8 @@ struct UnpackQ6K {
     static constexpr int shift = 2, bits = 6;
     static constexpr std::size_t parts = block_rows / Simd::lanes;
 
-    explicit UnpackQ6K(const std::uint8_t *unit_) : unit(unit_) {
+    void load(const std::uint8_t *from) {
+        unit = from;
         for (std::size_t part = 0; part < parts; ++part)
             d[part] = Simd::template settle_scale<shift>(Simd::load_halves(unit + in_halves<Simd>(part)));
     }
@@ -108,7 +110,7 @@ struct UnpackQ40 {
     static constexpr std::size_t groups = 2, unit_bytes = layout_of(Format::q4_0).unit_bytes;
     static constexpr int shift = 4, bits = 4;
 
-    explicit UnpackQ40(const std::uint8_t *unit_) : unit(unit_) {}
+    void load(const std::uint8_t *from) { unit = from; }
 
     void group(std::size_t g, std::size_t part, Group<Simd> &out) const {
         const std::uint8_t *vectors = unit + 64 + 256 * g + in_vector<Simd>(part);
@@ -129,7 +131,7 @@ struct UnpackQ41 {
     static constexpr std::size_t groups = 2, unit_bytes = layout_of(Format::q4_1).unit_bytes;
     static constexpr int shift = 0, bits = 4;
 
-    explicit UnpackQ41(const std::uint8_t *unit_) : unit(unit_) {}
+    void load(const std::uint8_t *from) { unit = from; }
 
     void group(std::size_t g, std::size_t part, Group<Simd> &out) const {
         nibbles<Simd>(unit + 128 + 256 * g + in_vector<Simd>(part), out.weights);
@@ -146,7 +148,7 @@ struct UnpackQ50 {
     static constexpr std::size_t groups = 2, unit_bytes = layout_of(Format::q5_0).unit_bytes;
     static constexpr int shift = 3, bits = 5;
 
-    explicit UnpackQ50(const std::uint8_t *unit_) : unit(unit_) {}
+    void load(const std::uint8_t *from) { unit = from; }
 
     // The nibble goes to bits 3 to 6, the top bit, bit `j` of its byte, to bit 7.
     template <std::size_t j>
@@ -184,7 +186,7 @@ struct UnpackQ80 {
     static constexpr std::size_t groups = 2, unit_bytes = layout_of(Format::q8_0).unit_bytes;
     static constexpr int shift = 0, bits = 8;
 
-    explicit UnpackQ80(const std::uint8_t *unit_) : unit(unit_) {}
+    void load(const std::uint8_t *from) { unit = from; }
 
     void group(std::size_t g, std::size_t part, Group<Simd> &out) const {
         const std::uint8_t *vectors = unit + 64 + 512 * g + in_vector<Simd>(part);

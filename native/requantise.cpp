@@ -20,80 +20,87 @@ uint8_t *put_half(uint8_t *out, float value) {
 
 float inverse_of(float value) { return value != 0.0f ? 1.0f / value : 0.0f; }
 
-int clamp_round(float value, int low, int high) {
-    const float rounded = std::nearbyint(value);
-    return rounded < static_cast<float>(low)    ? low
-           : rounded > static_cast<float>(high) ? high
-                                                : static_cast<int>(rounded);
+// A block of 32 in lanes of 8, each with its own sum: so compilers make vectors of loops that they must not reorder.
+constexpr int block = 32, lanes = 8;
+
+float add_lanes(const float *sums) {
+    return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
-void put_nibbles(uint8_t *out, const int *q) {
-    for (int i = 0; i < 16; ++i) out[i] = static_cast<uint8_t>(q[i] | q[i + 16] << 4);
+// round((x - minimum) * inverse), ties to even, between low and high; in loops of one operation each, which stay free of
+// branches.
+void quantise(const float *x, float minimum, float inverse, float low, float high, float *q) {
+    constexpr float rounder = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to an integer
+    for (int i = 0; i < block; ++i) q[i] = (x[i] - minimum) * inverse;
+    for (int i = 0; i < block; ++i) q[i] = q[i] > low ? q[i] : low;
+    for (int i = 0; i < block; ++i) q[i] = q[i] < high ? q[i] : high;
+    for (int i = 0; i < block; ++i) q[i] = (q[i] + rounder) - rounder;
+}
+
+float product(const float *a, const float *b) {
+    float sums[lanes] = {};
+    for (int i = 0; i < block; i += lanes)
+        for (int j = 0; j < lanes; ++j) sums[j] += a[i + j] * b[i + j];
+    return add_lanes(sums);
+}
+
+float squared_error(const float *x, const float *q, float scale, float minimum) {
+    float sums[lanes] = {};
+    for (int i = 0; i < block; i += lanes)
+        for (int j = 0; j < lanes; ++j) {
+            const float error = x[i + j] - (scale * q[i + j] + minimum);
+            sums[j] += error * error;
+        }
+    return add_lanes(sums);
+}
+
+float round_to_half(float value) { return float_of_half(half_of_float(value)); }
+
+void put_nibbles(uint8_t *out, const float *q, int offset) {
+    for (int i = 0; i < 16; ++i)
+        out[i] = static_cast<uint8_t>((static_cast<int>(q[i]) + offset) | (static_cast<int>(q[i + 16]) + offset) << 4);
 }
 
 void to_q8_0(const float *x, uint8_t *out) {
-    float largest = 0;
-    for (int i = 0; i < 32; ++i) largest = std::fmax(largest, std::fabs(x[i]));
-    const float scale = float_of_half(half_of_float(largest / 127.0f)), inverse = inverse_of(scale);
+    float largest = 0, q[block];
+    for (int i = 0; i < block; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+    const float scale = round_to_half(largest / 127.0f);
+    quantise(x, 0, inverse_of(scale), -127, 127, q);
     out = put_half(out, scale);
-    for (int i = 0; i < 32; ++i) out[i] = static_cast<uint8_t>(clamp_round(x[i] * inverse, -127, 127));
+    for (int i = 0; i < block; ++i) out[i] = static_cast<uint8_t>(static_cast<int>(q[i]));
 }
 
-// The scale that fits `q` to `x` best, by least squares.
-float fit(const float *x, const int *q) {
-    float product = 0, square = 0;
-    for (int i = 0; i < 32; ++i) {
-        product += x[i] * static_cast<float>(q[i]);
-        square += static_cast<float>(q[i] * q[i]);
-    }
-    return square > 0 ? product / square : 0;
-}
-
-float squared_error(const float *x, const int *q, float scale, float minimum) {
-    float sum = 0;
-    for (int i = 0; i < 32; ++i) {
-        const float error = x[i] - (scale * static_cast<float>(q[i]) + minimum);
-        sum += error * error;
-    }
-    return sum;
-}
-
-// Scales around the one that puts the largest magnitude at an end; each is refitted to the values that it gives, and
-// the one with the least squared error stays.
+// Tries scales around the one that puts the largest magnitude at -8. With the scale fitted to the integers by least
+// squares, the error left is sum x^2 - (sum x q)^2 / sum q^2.
 void to_q4_0(const float *x, uint8_t *out) {
     float extreme = 0;
-    for (int i = 0; i < 32; ++i)
-        if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
-    float best_scale = 0, best_error = INFINITY;
-    for (int step = -6; step <= 6; ++step) {
-        const float inverse = extreme != 0.0f ? (-8.0f + 0.15f * static_cast<float>(step)) / extreme : 0.0f;
-        int q[32];
-        for (int i = 0; i < 32; ++i) q[i] = clamp_round(x[i] * inverse, -8, 7);
-        const float scale = float_of_half(half_of_float(fit(x, q))), error = squared_error(x, q, scale, 0);
-        if (error < best_error) {
-            best_error = error;
-            best_scale = scale;
+    for (int i = 0; i < block; ++i) extreme = std::fabs(x[i]) > std::fabs(extreme) ? x[i] : extreme;
+    float best_scale = 0, best_gain = 0, q[block];
+    for (int step = -3; extreme != 0 && step <= 3; ++step) {
+        quantise(x, 0, (-8.0f + 0.3f * static_cast<float>(step)) / extreme, -8, 7, q);
+        const float fit = product(x, q), square = product(q, q);
+        if (square > 0 && fit * fit > best_gain * square) {
+            best_gain = fit * fit / square;
+            best_scale = fit / square;
         }
     }
-    int q[32];
-    for (int i = 0; i < 32; ++i) q[i] = clamp_round(x[i] * inverse_of(best_scale), -8, 7) + 8;
-    put_nibbles(put_half(out, best_scale), q);
+    best_scale = round_to_half(best_scale);
+    quantise(x, 0, inverse_of(best_scale), -8, 7, q);
+    put_nibbles(put_half(out, best_scale), q, 8);
 }
 
+// Tries cutting the ends off a little: that makes the steps smaller, which pays where few values lie there.
 void to_q4_1(const float *x, uint8_t *out) {
-    float low = x[0], high = x[0];
-    for (int i = 1; i < 32; ++i) {
-        low = std::fmin(low, x[i]);
-        high = std::fmax(high, x[i]);
+    float low = x[0], high = x[0], q[block];
+    for (int i = 1; i < block; ++i) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
     }
-    float best_scale = 0, best_minimum = low, best_error = INFINITY;
-    // Cutting the ends off a little makes the steps smaller, which pays where few values lie there.
-    for (int step = 0; step <= 8; ++step) {
-        const float cut = 0.02f * static_cast<float>(step) * (high - low);
-        const float minimum = float_of_half(half_of_float(low + cut));
-        const float scale = float_of_half(half_of_float((high - low - 2 * cut) / 15.0f)), inverse = inverse_of(scale);
-        int q[32];
-        for (int i = 0; i < 32; ++i) q[i] = clamp_round((x[i] - minimum) * inverse, 0, 15);
+    float best_scale = 0, best_minimum = round_to_half(low), best_error = INFINITY;
+    for (int step = 0; step <= 4; ++step) {
+        const float cut = 0.035f * static_cast<float>(step) * (high - low);
+        const float minimum = round_to_half(low + cut), scale = round_to_half((high - low - 2 * cut) / 15.0f);
+        quantise(x, minimum, inverse_of(scale), 0, 15, q);
         const float error = squared_error(x, q, scale, minimum);
         if (error < best_error) {
             best_error = error;
@@ -101,9 +108,8 @@ void to_q4_1(const float *x, uint8_t *out) {
             best_minimum = minimum;
         }
     }
-    int q[32];
-    for (int i = 0; i < 32; ++i) q[i] = clamp_round((x[i] - best_minimum) * inverse_of(best_scale), 0, 15);
-    put_nibbles(put_half(put_half(out, best_scale), best_minimum), q);
+    quantise(x, best_minimum, inverse_of(best_scale), 0, 15, q);
+    put_nibbles(put_half(put_half(out, best_scale), best_minimum), q, 0);
 }
 
 }  // namespace
