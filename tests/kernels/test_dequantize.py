@@ -9,6 +9,7 @@ import pytest
 from paceline.kernels import _native, threads
 from paceline.kernels import dequantize as module
 from paceline.kernels.dequantize import SUPPORTED_TYPES, dequantize, dequantize_reference
+from paceline.kernels.native import load_native
 
 # Where each type keeps its half-precision factors, as byte offsets in a block.
 HALF_OFFSETS = {
@@ -101,8 +102,8 @@ def test_without_native_code_the_reference_serves(
     monkeypatch.setitem(__import__("sys").modules, "paceline.kernels._native", None)
     monkeypatch.delattr("paceline.kernels._native")
     with caplog.at_level(logging.WARNING):
-        monkeypatch.setattr(module, "_native", module.load_native())
-    assert module._native is None
+        monkeypatch.setattr(module, "native", load_native())
+    assert module.native is None
     assert "native kernels are not available" in caplog.text
     np.testing.assert_array_equal(dequantize("Q6_K", data, (3, 256)), expected)
 
