@@ -2,11 +2,10 @@
 
     python benchmarks/linear.py MODEL.gguf [--rows 1,2,3,4,5,6,8,16,64,512] [--rounds 5] [--isa NAME]
 
-Packs the weights of every layer as the engine does (q, k, v together; gate and up interleaved) and runs them in
-turn, one pass after the other, for each number of rows in turn, so that neighbours on the machine disturb all
-alike. Activations are quantised beforehand; norms, attention and sampling are not in it. Bandwidth is measured in
-every round. The time is the median over rounds, with the least in brackets; ratios are medians of ratios within a
-round.
+Packs the weights of every layer as the engine does (q, k, v together; gate and up interleaved) and runs them
+in turn, one pass after the other, for each number of rows in turn, so that neighbours on the machine disturb
+all alike. Activations are quantised beforehand; norms, attention and sampling are not in it. Bandwidth is
+measured in every round. Ratios are medians of ratios within a round.
 """
 
 from __future__ import annotations
@@ -111,9 +110,8 @@ def main() -> None:
             packed_bytes / one / 1e9 / width for one, width in zip(seconds[count], bandwidths, strict=True)
         )
         rate = packed_bytes / median / 1e9
-        print(
-            f"{count:>5} {1e3 * median:>9.2f} {1e3 * min(seconds[count]):>9.2f} {ratio:>7.2f} {rate:>6.1f} {share:>12.2f}"
-        )
+        times = f"{1e3 * median:>9.2f} {1e3 * min(seconds[count]):>9.2f}"
+        print(f"{count:>5} {times} {ratio:>7.2f} {rate:>6.1f} {share:>12.2f}")
 
 
 if __name__ == "__main__":
