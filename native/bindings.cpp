@@ -34,4 +34,5 @@ NB_MODULE(_native, module) {
     paceline::bind_linear(module);
     paceline::bind_ops(module);
     paceline::bind_sampling(module);
+    paceline::bind_model(module);
 }

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from paceline.kernels import threads
+from paceline.models.build import build_decoder
 from paceline.models.decoder import Decoder
 from paceline.models.gguf_file import GGUFFile
 from paceline.models.interface import SequenceSlice
-from paceline.models.load import build_decoder, gguf_decoder
+from paceline.models.load import gguf_decoder
 from tests.tiny_models import FAMILY_EXAMPLES
 
 BLOCK_SIZE = 16

@@ -13,9 +13,10 @@ import torch
 import transformers
 
 from paceline.errors import MissingTensorError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from paceline.models.build import build_decoder
 from paceline.models.decoder import Decoder
 from paceline.models.interface import SequenceSlice
-from paceline.models.load import build_decoder, folder_decoder, load_model
+from paceline.models.load import folder_decoder, load_model
 from paceline.models.safetensors_file import read_safetensors, read_safetensors_file
 from tests.models.hf_reference import hf_logits
 

@@ -113,3 +113,64 @@ def philox(c0: int, c1: int, c2: int, c3: int, key: int) -> tuple[int, int, int,
 def gumbel(
     seed: int, output_index: int, token_ids: NDArray[np.int64], purpose: int = 0, salt: int = 0
 ) -> NDArray[np.float64]: ...
+
+class KvStore:
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class DecoderLayer:
+    def __init__(
+        self,
+        *,
+        qkv: Packed,
+        output: Packed,
+        gate_up: Packed,
+        down: Packed,
+        attention_norm: NDArray[np.float32],
+        feed_forward_norm: NDArray[np.float32],
+        qkv_bias: NDArray[np.float32] | None,
+        output_bias: NDArray[np.float32] | None,
+        gate_up_bias: NDArray[np.float32] | None,
+        down_bias: NDArray[np.float32] | None,
+        q_norm: NDArray[np.float32] | None,
+        k_norm: NDArray[np.float32] | None,
+        post_attention_norm: NDArray[np.float32] | None,
+        post_feed_forward_norm: NDArray[np.float32] | None,
+        window: int,
+        rotary: int,
+    ) -> None: ...
+
+class Model:
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        inner_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        norm_eps: float,
+        embedding_scale: float,
+        score_scale: float,
+        activation: str,
+        rotary_layout: str,
+        embedding: tuple[str, NDArray[np.uint8]],
+        layers: Sequence[DecoderLayer],
+        rotaries: Sequence[tuple[float, float, NDArray[np.float32] | None]],
+        final_norm: NDArray[np.float32],
+        head: Packed,
+    ) -> None: ...
+    @property
+    def num_outputs(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    def allocate_kv(self, num_blocks: int) -> KvStore: ...
+    def forward(
+        self, sequences: Sequence[tuple[Sequence[int], int, Sequence[int], int]], kv: KvStore
+    ) -> NDArray[np.float32]: ...
+    def stage_seconds(self) -> dict[str, float]: ...
+    def reset_stages(self) -> None: ...

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from paceline.errors import ConfigError
+from paceline.kernels.native import native
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 
@@ -72,6 +73,8 @@ def set_num_threads(count: int | None) -> None:
     with _lock:
         _num_threads = count
         old, _executor = _executor, None
+        if native is not None:
+            native.set_num_threads(_effective_threads())
     if old is not None:
         old.shutdown(wait=False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +9,19 @@ from pathlib import Path
 import torch
 
 from paceline.errors import ConfigError, ModelFileError
+from paceline.models.build import choose_decoder
 from paceline.models.chat_template import ChatTemplate
-from paceline.models.decoder import Decoder
 from paceline.models.decoder_config import DecoderConfig
 from paceline.models.download_progress import ConsoleProgress, Progress
 from paceline.models.gguf_config import config_from_gguf
 from paceline.models.gguf_file import GGUFFile
+from paceline.models.interface import CausalModel
+from paceline.models.options import LoadOptions
 from paceline.models.safetensors_config import config_from_folder
 from paceline.models.safetensors_file import read_safetensors
 from paceline.models.safetensors_names import with_gguf_names
 from paceline.models.tensors import TensorSource
 from paceline.models.tokenizer import Tokenizer
-from paceline.models.weights import load_weights
 
 LARGE_BYTES = 100_000_000
 """Decoding a file of this size can take over a second."""
@@ -36,7 +36,7 @@ class LoadedModel:
     path: Path
     num_bytes: int
     """Size of the model's tensors as stored."""
-    model: Decoder
+    model: CausalModel
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     context_length: int
@@ -76,12 +76,15 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def load_model(path: Path, device: str = "cpu", progress: Progress | None = None) -> LoadedModel:
+def load_model(
+    path: Path, device: str = "cpu", options: LoadOptions | None = None, progress: Progress | None = None
+) -> LoadedModel:
     """Load a GGUF file, or a folder (or a safetensors file in one) with config.json and tokenizer.json.
 
     Args:
         path: the file or folder.
         device: "cpu", "cuda" or "auto".
+        options: which arithmetic runs it and how its weights are held.
         progress: where to report on the decoding of the weights; none means stderr, for models large enough
             to take a while.
 
@@ -89,7 +92,7 @@ def load_model(path: Path, device: str = "cpu", progress: Progress | None = None
         ModelNotFoundError: a file is not there.
         ModelFileError, MissingTensorError: one is damaged or incomplete.
         UnsupportedModelError: the architecture, a tensor type or the kind of tokenizer is not supported.
-        ConfigError: the device is not there.
+        ConfigError: the device is not there, or `options` ask for what it cannot do.
     """
     place = pick_device(device)
     if path.suffix == ".safetensors":
@@ -100,7 +103,13 @@ def load_model(path: Path, device: str = "cpu", progress: Progress | None = None
     if progress is None and num_bytes >= LARGE_BYTES:
         progress = ConsoleProgress()
     with progress.track(f"Loading {model.name}", num_bytes) if progress else nullcontext() as tracker:
-        decoder = build_decoder(model.config, model.source, place, tracker.advance if tracker else None)
+        decoder = choose_decoder(
+            model.config,
+            model.source,
+            place,
+            options or LoadOptions(),
+            tracker.advance if tracker else None,
+        )
     return LoadedModel(
         name=model.name,
         path=path,
@@ -122,16 +131,6 @@ def folder_decoder(folder: Path) -> tuple[DecoderConfig, TensorSource]:
     config, is_tied = config_from_folder(folder)
     tensors = with_gguf_names(read_safetensors(folder), config, is_tied, str(folder))
     return config, TensorSource(str(folder), tensors)
-
-
-def build_decoder(
-    config: DecoderConfig,
-    source: TensorSource,
-    device: torch.device,
-    advance: Callable[[int], None] | None = None,
-) -> Decoder:
-    """Decode the tensors and wire them; `advance` is told of each step's bytes."""
-    return Decoder(config, load_weights(source, config, device, advance), device)
 
 
 def _describe_gguf(path: Path) -> _Description:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,18 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paceline.errors import MissingTensorError, ModelFileError
 from paceline.models.decoder_config import DecoderConfig
+from paceline.models.tensor_reader import EMBEDDING, FINAL_NORM, TensorReader
 from paceline.models.tensors import TensorInfo, TensorSource
-
-logger = logging.getLogger(__name__)
-
-EMBEDDING, HEAD, FINAL_NORM, ROPE_FACTORS = (
-    "token_embd.weight",
-    "output.weight",
-    "output_norm.weight",
-    "rope_freqs.weight",
-)
 
 
 class Embedding(Protocol):
@@ -108,13 +98,13 @@ def load_weights(
     reader = _Reader(source, config, device, advance)
     layers = tuple(_load_layer(reader, layer) for layer in range(config.num_layers))
     size = (config.vocab_size, config.hidden_size)
-    is_tied = not reader.has(HEAD)
-    head = reader.matrix([EMBEDDING if is_tied else HEAD], [size[0]], size[1])
+    is_tied = reader.head_name == EMBEDDING
+    head = reader.matrix([reader.head_name], [size[0]], size[1])
     embedding = reader.tensor(EMBEDDING, size)
     weights = DecoderWeights(
         embedding=MatrixEmbedding(head) if is_tied else FileEmbedding(embedding, device),
         layers=layers,
-        final_norm=reader.norm(FINAL_NORM, config.hidden_size),
+        final_norm=reader.norm_tensor(FINAL_NORM, config.hidden_size),
         head=head,
         rope_factors=reader.rope_factors(),
     )
@@ -132,22 +122,24 @@ def _load_layer(reader: _Reader, layer: int) -> LayerWeights:
     output_names, down_names = [f"{prefix}attn_output"], [f"{prefix}ffn_down"]
     has_post_norms, has_qk_norm = config.has_post_norms, config.has_qk_norm
     return LayerWeights(
-        attention_norm=reader.norm(f"{prefix}attn_norm.weight", hidden),
+        attention_norm=reader.norm_tensor(f"{prefix}attn_norm.weight", hidden),
         qkv=reader.matrix(_weights(qkv_names), qkv_sizes, hidden),
-        qkv_bias=reader.bias(qkv_names, qkv_sizes, is_required=config.has_qkv_bias),
-        query_norm=reader.norm(f"{prefix}attn_q_norm.weight", config.head_dim) if has_qk_norm else None,
-        key_norm=reader.norm(f"{prefix}attn_k_norm.weight", config.head_dim) if has_qk_norm else None,
+        qkv_bias=reader.bias_tensor(qkv_names, qkv_sizes, is_required=config.has_qkv_bias),
+        query_norm=reader.norm_tensor(f"{prefix}attn_q_norm.weight", config.head_dim)
+        if has_qk_norm
+        else None,
+        key_norm=reader.norm_tensor(f"{prefix}attn_k_norm.weight", config.head_dim) if has_qk_norm else None,
         output=reader.matrix(_weights(output_names), [hidden], query_size),
-        output_bias=reader.bias(output_names, [hidden]),
-        post_attention_norm=reader.norm(f"{prefix}post_attention_norm.weight", hidden)
+        output_bias=reader.bias_tensor(output_names, [hidden]),
+        post_attention_norm=reader.norm_tensor(f"{prefix}post_attention_norm.weight", hidden)
         if has_post_norms
         else None,
-        feed_forward_norm=reader.norm(f"{prefix}ffn_norm.weight", hidden),
+        feed_forward_norm=reader.norm_tensor(f"{prefix}ffn_norm.weight", hidden),
         gate_up=reader.matrix(_weights(gate_up_names), gate_up_sizes, hidden),
-        gate_up_bias=reader.bias(gate_up_names, gate_up_sizes),
+        gate_up_bias=reader.bias_tensor(gate_up_names, gate_up_sizes),
         down=reader.matrix(_weights(down_names), [hidden], inner),
-        down_bias=reader.bias(down_names, [hidden]),
-        post_feed_forward_norm=reader.norm(f"{prefix}post_ffw_norm.weight", hidden)
+        down_bias=reader.bias_tensor(down_names, [hidden]),
+        post_feed_forward_norm=reader.norm_tensor(f"{prefix}post_ffw_norm.weight", hidden)
         if has_post_norms
         else None,
     )
@@ -157,8 +149,8 @@ def _weights(names: Iterable[str]) -> list[str]:
     return [f"{name}.weight" for name in names]
 
 
-class _Reader:
-    """Reads tensors by name with their shapes checked, and remembers which were read."""
+class _Reader(TensorReader):
+    """The same as tensors of PyTorch, on one device."""
 
     def __init__(
         self,
@@ -167,70 +159,23 @@ class _Reader:
         device: torch.device,
         advance: Callable[[int], None] | None,
     ) -> None:
-        self.config = config
-        self._source, self._device, self._advance = source, device, advance
-        self._used = set[str]()
-        self._num_bytes_left = sum(tensor.data.nbytes for tensor in source.tensors.values())
-
-    def has(self, name: str) -> bool:
-        return name in self._source.tensors
-
-    def tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
-        if (tensor := self._source.tensors.get(name)) is None:
-            raise MissingTensorError(
-                given=f"no tensor {name!r} in {self._source.where}",
-                expected=f"one of shape {list(shape)} for a {self.config.family} model",
-                remedy="Fetch a complete model file",
-            )
-        if tensor.shape != shape:
-            raise ModelFileError(
-                given=f"tensor {name!r} of shape {list(tensor.shape)} in {self._source.where}",
-                expected=f"shape {list(shape)}, as the file's own description says",
-                remedy="Convert or fetch the model anew",
-            )
-        self._used.add(name)
-        return tensor
+        super().__init__(source, config, advance)
+        self._device = device
 
     def matrix(self, names: Sequence[str], sizes: Sequence[int], num_inputs: int) -> Tensor:
         """Return matrices [size, num_inputs] below one another."""
         fused = np.empty((sum(sizes), num_inputs), np.float32)
         start = 0
         for name, size in zip(names, sizes, strict=True):
-            self._read(self.tensor(name, (size, num_inputs)), fused[start : start + size])
+            self.read(self.tensor(name, (size, num_inputs)), fused[start : start + size])
             start += size
         return torch.from_numpy(fused).to(self._device)
 
-    def vector(self, name: str, size: int) -> NDArray[np.float32]:
-        values = np.empty(size, np.float32)
-        self._read(self.tensor(name, (size,)), values)
-        return values
+    def norm_tensor(self, name: str, size: int) -> Tensor:
+        return torch.from_numpy(self.norm(name, size)).to(self._device)
 
-    def norm(self, name: str, size: int) -> Tensor:
-        values = self.vector(name, size)
-        return torch.from_numpy(values + np.float32(self.config.norm_offset)).to(self._device)
-
-    def bias(self, names: Sequence[str], sizes: Sequence[int], is_required: bool = False) -> Tensor | None:
-        """Return biases one after another; none where the file has none of them and need not."""
-        names = [f"{name}.bias" for name in names]
-        if not is_required and not any(map(self.has, names)):
-            return None
-        parts = [self.vector(name, size) for name, size in zip(names, sizes, strict=True)]
-        return torch.from_numpy(np.concatenate(parts)).to(self._device)
-
-    def rope_factors(self) -> NDArray[np.float32] | None:
-        return self.vector(ROPE_FACTORS, self.config.head_dim // 2) if self.has(ROPE_FACTORS) else None
-
-    def _read(self, tensor: TensorInfo, out: NDArray[np.float32]) -> None:
-        tensor.read(out)
-        self._report(tensor.data.nbytes)
-
-    def _report(self, num_bytes: int) -> None:
-        self._num_bytes_left -= num_bytes
-        if self._advance is not None:
-            self._advance(num_bytes)
-
-    def finish(self) -> None:
-        """Count what stays in the file as dealt with, and log what nothing asked for."""
-        self._report(self._num_bytes_left)
-        for name in sorted(self._source.tensors.keys() - self._used):
-            logger.debug("tensor %s in %s is not used", name, self._source.where)
+    def bias_tensor(
+        self, names: Sequence[str], sizes: Sequence[int], is_required: bool = False
+    ) -> Tensor | None:
+        values = self.bias(names, sizes, is_required)
+        return None if values is None else torch.from_numpy(values).to(self._device)

@@ -1,0 +1,279 @@
+#include "model.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "linear.h"
+#include "pool.h"
+
+namespace paceline {
+namespace {
+
+using std::size_t;
+
+// Interleaved gates and ups of 32 inner values: what one activation group is made of.
+constexpr size_t gate_up_blocks_per_group = 2 * group_inputs / block_rows;
+
+const float *data_or_null(const Vector &vector) { return vector.empty() ? nullptr : vector.data(); }
+
+void require(bool holds, const std::string &message) {
+    if (!holds) throw std::invalid_argument(message);
+}
+
+void check_vector(const Vector &vector, size_t size, const char *name, bool is_optional) {
+    if (is_optional && vector.empty()) return;
+    require(vector.size() == size, std::string(name) + " has " + std::to_string(vector.size()) + " values, expected " +
+                                       std::to_string(size));
+}
+
+void check_packed(const std::shared_ptr<const Packed> &packed, size_t num_outputs, size_t num_inputs, const char *name) {
+    require(packed && packed->num_outputs() == num_outputs && packed->num_inputs() == num_inputs,
+            std::string(name) + " is not [" + std::to_string(num_outputs) + ", " + std::to_string(num_inputs) + "]");
+}
+
+void check_layer(const DecoderShape &shape, const DecoderLayer &layer) {
+    const size_t hidden = shape.hidden_size, inner = shape.inner_size;
+    const auto head_dim = static_cast<size_t>(shape.head_dim);
+    check_packed(layer.qkv, shape.qkv_size(), hidden, "qkv");
+    check_packed(layer.output, hidden, shape.mixed_size(), "output");
+    check_packed(layer.gate_up, 2 * inner, hidden, "gate_up");
+    check_packed(layer.down, hidden, inner, "down");
+    check_vector(layer.qkv_bias, shape.qkv_size(), "qkv_bias", true);
+    check_vector(layer.output_bias, hidden, "output_bias", true);
+    check_vector(layer.gate_up_bias, 2 * inner, "gate_up_bias", true);
+    check_vector(layer.down_bias, hidden, "down_bias", true);
+    check_vector(layer.attention_norm, hidden, "attention_norm", false);
+    check_vector(layer.feed_forward_norm, hidden, "feed_forward_norm", false);
+    check_vector(layer.q_norm, head_dim, "q_norm", true);
+    check_vector(layer.k_norm, head_dim, "k_norm", true);
+    check_vector(layer.post_attention_norm, hidden, "post_attention_norm", true);
+    check_vector(layer.post_feed_forward_norm, hidden, "post_feed_forward_norm", true);
+    require(layer.window >= 0, "a negative window");
+}
+
+}  // namespace
+
+// A forward pass laid out as rows.
+struct Model::Batch {
+    Batch(const DecoderShape &shape, const std::vector<DecoderLayer> &layers, const std::vector<SequenceRows> &sequences) {
+        std::vector<AttentionSlice> slices;
+        for (const SequenceRows &sequence : sequences) {
+            const size_t count = sequence.token_ids.size();
+            slices.push_back({static_cast<int>(token_ids.size()), static_cast<int>(count), sequence.start,
+                              sequence.block_ids.data()});
+            for (size_t i = 0; i < count; ++i) {
+                const size_t position = static_cast<size_t>(sequence.start) + i;
+                token_ids.push_back(sequence.token_ids[i]);
+                positions.push_back(static_cast<std::int64_t>(position));
+                blocks.push_back(static_cast<size_t>(sequence.block_ids[position / kv_block_size]));
+            }
+            for (size_t i = count - sequence.num_logits; i < count; ++i)
+                wanted.push_back(token_ids.size() - count + i);
+        }
+        for (const DecoderLayer &layer : layers) {
+            const auto known = std::find(windows.begin(), windows.end(), layer.window);
+            plan_of_layer.push_back(static_cast<size_t>(known - windows.begin()));
+            if (known != windows.end()) continue;
+            windows.push_back(layer.window);
+            plans.emplace_back(
+                AttentionShape{shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.score_scale, layer.window},
+                slices.data(), slices.size());
+        }
+    }
+
+    size_t num_rows() const { return token_ids.size(); }
+    const AttentionPlan &plan(size_t layer) const { return plans[plan_of_layer[layer]]; }
+
+    std::vector<std::int32_t> token_ids;
+    std::vector<std::int64_t> positions;
+    std::vector<size_t> blocks;  // KV block of each row
+    std::vector<size_t> wanted;  // rows whose logits are wanted
+    std::vector<int> windows;
+    std::vector<AttentionPlan> plans;  // one a window
+    std::vector<size_t> plan_of_layer;
+};
+
+Model::Model(const DecoderShape &shape, DecoderWeights weights) : shape_(shape), weights_(std::move(weights)) {
+    require(shape.hidden_size % group_inputs == 0 && shape.inner_size % group_inputs == 0 &&
+                shape.mixed_size() % group_inputs == 0,
+            "sizes of the hidden state, the inner state and all heads must be multiples of 32");
+    require(shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0 && shape.head_dim % 8 == 0,
+            "heads must be a multiple of kv heads, and head_dim one of 8");
+    require(!weights_.layers.empty() && !weights_.rotaries.empty(), "a decoder needs layers and a rotary embedding");
+    for (const DecoderLayer &layer : weights_.layers) {
+        check_layer(shape, layer);
+        require(layer.rotary < weights_.rotaries.size(), "a layer's rotary embedding is missing");
+    }
+    for (const Rotary &rotary : weights_.rotaries)
+        require(rotary.size() == static_cast<size_t>(shape.head_dim / 2), "a rotary embedding of another head_dim");
+    check_vector(weights_.final_norm, shape.hidden_size, "final_norm", false);
+    require(weights_.head && weights_.head->num_inputs() == shape.hidden_size, "the head has other inputs");
+}
+
+size_t Model::weight_bytes() const {
+    size_t sum = weights_.head->num_bytes();
+    for (const DecoderLayer &layer : weights_.layers)
+        for (const auto &packed : {layer.qkv, layer.output, layer.gate_up, layer.down}) sum += packed->num_bytes();
+    return sum;
+}
+
+KvStore Model::allocate_kv(size_t num_blocks) const {
+    return KvStore(num_layers(), num_blocks, static_cast<size_t>(shape_.num_kv_heads), static_cast<size_t>(shape_.head_dim));
+}
+
+void Model::check(const std::vector<SequenceRows> &sequences, const KvStore &kv) const {
+    require(kv.num_layers() == num_layers(), "the keys and values are another model's");
+    const auto in_range = [](const std::vector<std::int32_t> &ids, size_t end) {
+        return std::all_of(ids.begin(), ids.end(), [end](std::int32_t id) { return id >= 0 && static_cast<size_t>(id) < end; });
+    };
+    for (const SequenceRows &sequence : sequences) {
+        const size_t count = sequence.token_ids.size();
+        require(sequence.start >= 0, "a sequence starts at a negative position");
+        require(sequence.num_logits <= count, "more logits than rows");
+        require(static_cast<size_t>(sequence.start) + count <= sequence.block_ids.size() * kv_block_size,
+                std::to_string(sequence.block_ids.size()) + " blocks do not cover " +
+                    std::to_string(static_cast<size_t>(sequence.start) + count) + " positions");
+        require(in_range(sequence.block_ids, kv.num_blocks()), "a block id is out of range");
+        require(in_range(sequence.token_ids, weights_.embedding.num_tokens), "a token id is out of range");
+    }
+}
+
+void Model::reserve(const Batch &batch) {
+    const size_t num_rows = batch.num_rows(), hidden = shape_.hidden_size, inner = shape_.inner_size;
+    const auto half_head = static_cast<size_t>(shape_.head_dim / 2);
+    Workspace &ws = workspace_;
+    ws.hidden.reserve(num_rows, hidden);
+    ws.normed.reserve(num_rows, hidden);
+    ws.part.reserve(num_rows, hidden);
+    ws.qkv.reserve(num_rows, shape_.qkv_size());
+    ws.mixed.reserve(num_rows, shape_.mixed_size());
+    ws.gate_up.reserve(num_rows, 2 * inner);
+    ws.inner.reserve(num_rows, inner);
+    ws.cos.reserve(num_rows, half_head * weights_.rotaries.size());
+    ws.sin.reserve(num_rows, half_head * weights_.rotaries.size());
+    ws.hidden_groups.reserve(num_rows, hidden);
+    ws.mixed_groups.reserve(num_rows, shape_.mixed_size());
+    ws.inner_groups.reserve(num_rows, inner);
+    for (const AttentionPlan &plan : batch.plans) ws.scratch.reserve(1, plan.scratch_size());
+}
+
+void Model::forward(const std::vector<SequenceRows> &sequences, KvStore &kv, float *logits) {
+    check(sequences, kv);
+    const std::lock_guard lock(mutex_);
+    stages_.begin();
+    const Batch batch(shape_, weights_.layers, sequences);
+    if (batch.num_rows() == 0) return;
+    reserve(batch);
+    embed_rows(batch);
+    for (size_t layer = 0; layer < num_layers(); ++layer) {
+        attention_part(batch, layer, kv);
+        feed_forward_part(batch, layer);
+    }
+    output_part(batch, logits);
+}
+
+void Model::embed_rows(const Batch &batch) {
+    const EmbeddingTable &table = weights_.embedding;
+    const auto half_head = static_cast<size_t>(shape_.head_dim / 2);
+    pool::parallel_for(batch.num_rows(), [&](size_t row) {
+        embed(*table.format, table.bytes, static_cast<size_t>(batch.token_ids[row]), shape_.hidden_size,
+              shape_.embedding_scale, workspace_.hidden.row(row));
+        for (size_t i = 0; i < weights_.rotaries.size(); ++i)
+            weights_.rotaries[i].angles(batch.positions[row], workspace_.cos.row(row) + i * half_head,
+                                        workspace_.sin.row(row) + i * half_head);
+    });
+    stages_.end(Stage::embed);
+}
+
+void Model::norm_and_quantise(const Vector &weight, size_t row) {
+    const Workspace &ws = workspace_;
+    rms_norm(ws.hidden.row(row), weight.data(), shape_.norm_eps, ws.normed.row(row), shape_.hidden_size);
+    quantise_row(ws.normed.row(row), shape_.hidden_size, ws.hidden_groups.row(row));
+}
+
+void Model::add_part(const Vector &post_norm, size_t row) {
+    float *part = workspace_.part.row(row);
+    if (!post_norm.empty()) rms_norm(part, post_norm.data(), shape_.norm_eps, part, shape_.hidden_size);
+    add(workspace_.hidden.row(row), part, shape_.hidden_size);
+}
+
+void Model::attention_part(const Batch &batch, size_t index, KvStore &kv) {
+    const DecoderLayer &layer = weights_.layers[index];
+    const Workspace &ws = workspace_;
+    const size_t num_rows = batch.num_rows();
+    pool::parallel_for(num_rows, [&](size_t row) {
+        if (index > 0) add_part(weights_.layers[index - 1].post_feed_forward_norm, row);
+        norm_and_quantise(layer.attention_norm, row);
+    });
+    stages_.end(Stage::norm);
+    linear(*layer.qkv, {ws.hidden_groups.row(0), ws.hidden_groups.stride()}, num_rows, data_or_null(layer.qkv_bias),
+           ws.qkv.row(0), ws.qkv.width());
+    stages_.end(Stage::qkv);
+    const QkvShape qkv{shape_.pairing,         shape_.num_heads,         shape_.num_kv_heads, shape_.head_dim,
+                       data_or_null(layer.q_norm), data_or_null(layer.k_norm), shape_.norm_eps};
+    const size_t angle_offset = layer.rotary * static_cast<size_t>(shape_.head_dim / 2);
+    pool::parallel_for(num_rows, [&](size_t row) {
+        rotate_and_store(qkv, ws.qkv.row(row), ws.cos.row(row) + angle_offset, ws.sin.row(row) + angle_offset,
+                         kv.keys(index), kv.values(index), batch.blocks[row],
+                         static_cast<size_t>(batch.positions[row]) % kv_block_size);
+    });
+    stages_.end(Stage::rotary);
+    const AttentionPlan &plan = batch.plan(index);
+    const AttentionBuffers buffers{ws.qkv.row(0),   ws.qkv.width(),   kv.keys(index),   kv.values(index),
+                                   ws.mixed.row(0), ws.mixed.width(), ws.scratch.row(0)};
+    pool::parallel_for(plan.num_tasks(), [&](size_t task) { plan.attend(buffers, task); });
+    pool::parallel_for(num_rows, [&](size_t row) {
+        plan.finish(buffers, row);
+        quantise_row(ws.mixed.row(row), shape_.mixed_size(), ws.mixed_groups.row(row));
+    });
+    stages_.end(Stage::attention);
+    linear(*layer.output, {ws.mixed_groups.row(0), ws.mixed_groups.stride()}, num_rows, data_or_null(layer.output_bias),
+           ws.part.row(0), ws.part.width());
+    stages_.end(Stage::output);
+}
+
+void Model::feed_forward_part(const Batch &batch, size_t index) {
+    const DecoderLayer &layer = weights_.layers[index];
+    const Workspace &ws = workspace_;
+    const size_t num_rows = batch.num_rows();
+    pool::parallel_for(num_rows, [&](size_t row) {
+        add_part(layer.post_attention_norm, row);
+        norm_and_quantise(layer.feed_forward_norm, row);
+    });
+    stages_.end(Stage::norm);
+    // Each chunk makes whole activation groups of its own outputs while they are in its cache.
+    const Chunks chunks(layer.gate_up->blocks().size(), pool::num_threads(), gate_up_blocks_per_group);
+    pool::parallel_for(chunks.count(), [&](size_t i) {
+        const size_t begin = chunks.begin(i), end = chunks.begin(i + 1);
+        linear_blocks(*layer.gate_up, {ws.hidden_groups.row(0), ws.hidden_groups.stride()}, num_rows,
+                      data_or_null(layer.gate_up_bias), ws.gate_up.row(0), ws.gate_up.width(), begin, end);
+        const size_t group = begin / gate_up_blocks_per_group, num_groups = end / gate_up_blocks_per_group - group;
+        for (size_t row = 0; row < num_rows; ++row) {
+            float *inner = ws.inner.row(row);
+            gate(shape_.activation, GateUp::interleaved(ws.gate_up.row(row)), inner, begin / 2, end / 2);
+            quantise_groups(inner + group * group_inputs, num_groups, ws.inner_groups.row(row) + group);
+        }
+    });
+    stages_.end(Stage::gate_up);
+    linear(*layer.down, {ws.inner_groups.row(0), ws.inner_groups.stride()}, num_rows, data_or_null(layer.down_bias),
+           ws.part.row(0), ws.part.width());
+    stages_.end(Stage::down);
+}
+
+void Model::output_part(const Batch &batch, float *logits) {
+    const size_t num_wanted = batch.wanted.size();
+    if (num_wanted == 0) return;
+    const Workspace &ws = workspace_;
+    pool::parallel_for(num_wanted, [&](size_t i) {
+        const size_t row = batch.wanted[i];
+        add_part(weights_.layers.back().post_feed_forward_norm, row);
+        rms_norm(ws.hidden.row(row), weights_.final_norm.data(), shape_.norm_eps, ws.normed.row(row), shape_.hidden_size);
+        quantise_row(ws.normed.row(row), shape_.hidden_size, ws.hidden_groups.row(i));
+    });
+    stages_.end(Stage::norm);
+    linear(*weights_.head, {ws.hidden_groups.row(0), ws.hidden_groups.stride()}, num_wanted, nullptr, logits, num_outputs());
+    stages_.end(Stage::head);
+}
+
+}  // namespace paceline

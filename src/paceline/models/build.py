@@ -1,0 +1,95 @@
+"""Which decoder runs a model: the native kernels where they can, else the float32 reference."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from paceline.errors import ConfigError, PacelineError, UnsupportedModelError
+from paceline.kernels.native import native
+from paceline.kernels.threads import num_threads
+from paceline.models.decoder import Decoder
+from paceline.models.decoder_config import DecoderConfig
+from paceline.models.interface import CausalModel
+from paceline.models.options import Kernels, LoadOptions, Weights
+from paceline.models.tensors import TensorSource
+from paceline.models.weights import load_weights
+
+logger = logging.getLogger(__name__)
+
+
+def build_decoder(
+    config: DecoderConfig,
+    source: TensorSource,
+    device: torch.device,
+    advance: Callable[[int], None] | None = None,
+) -> Decoder:
+    """Decode the tensors and wire them: the float32 reference. `advance` is told of each step's bytes."""
+    return Decoder(config, load_weights(source, config, device, advance), device)
+
+
+def choose_decoder(
+    config: DecoderConfig,
+    source: TensorSource,
+    device: torch.device,
+    options: LoadOptions,
+    advance: Callable[[int], None] | None = None,
+) -> CausalModel:
+    """Return the decoder that `options` ask for; `advance` is told of each step's bytes.
+
+    Raises:
+        ConfigError: native kernels, or weights that only they have, are asked for on another device, or where
+            they were not built.
+        UnsupportedModelError: the same for a model that they cannot run.
+    """
+    obstacle = _obstacle(config, source, device, options)
+    if obstacle is None:
+        from paceline.models.native import build_native
+
+        assert native is not None
+        isa = native.isa()
+        logger.info("%s runs on native kernels (%s, %d threads)", source.where, isa, num_threads())
+        return build_native(config, source, options, advance)
+    if options.kernels is Kernels.NATIVE or options.weights is not Weights.FILE:
+        raise obstacle
+    logger.info("%s runs on the float32 reference on %s: %s", source.where, device, obstacle.given)
+    return build_decoder(config, source, device, advance)
+
+
+def _obstacle(
+    config: DecoderConfig, source: TensorSource, device: torch.device, options: LoadOptions
+) -> PacelineError | None:
+    """Return what keeps a model from the native kernels, as the error of one who insists on them."""
+    wanted = "native kernels" if options.kernels is Kernels.NATIVE else f"weights as {options.weights}"
+    if options.kernels is Kernels.REFERENCE:
+        return ConfigError(
+            given="reference kernels, as asked for"
+            if options.weights is Weights.FILE
+            else f"{wanted} with reference kernels",
+            expected="native kernels for weights that are re-quantised",
+            remedy="Set kernels to 'auto' or 'native', or weights to 'file'",
+        )
+    if device.type != "cpu":
+        return ConfigError(
+            given=f"{wanted} on device {device}",
+            expected="device 'cpu', which native kernels are for",
+            remedy="Set device to 'cpu'",
+        )
+    if native is None:
+        return ConfigError(
+            given=f"{wanted} without the native module",
+            expected="paceline with its native module built",
+            remedy="Install a wheel, or a C++ compiler and build the package again",
+        )
+    from paceline.models.native_weights import unsupported_by_native
+
+    reason = unsupported_by_native(source, config, options.weights)
+    if reason is None:
+        return None
+    return UnsupportedModelError(
+        given=f"{reason} in {source.where}",
+        expected="sizes and tensor types that native kernels have",
+        remedy="Set weights to 'int8' to re-quantise floating-point tensors, or kernels to 'reference'",
+    )
