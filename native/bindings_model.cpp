@@ -176,6 +176,10 @@ LogitsPool::Array forward(PyModel &self, std::vector<Sequence> slices, KvStore &
     return logits;
 }
 
+nb::ndarray<nb::numpy, std::uint16_t, nb::ndim<1>> halves(KvStore &self) {
+    return {self.keys(0), {self.num_bytes() / sizeof(std::uint16_t)}, nb::handle()};
+}
+
 std::map<std::string, double> stage_seconds(const PyModel &self) {
     std::map<std::string, double> seconds;
     for (size_t i = 0; i < stage_names.size(); ++i) seconds[stage_names[i]] = self.model->stages().seconds()[i];
@@ -187,7 +191,8 @@ std::map<std::string, double> stage_seconds(const PyModel &self) {
 void bind_model(nb::module_ &module) {
     nb::class_<KvStore>(module, "KvStore", "Paged keys and values of one decoder, halves.")
         .def_prop_ro("num_blocks", &KvStore::num_blocks)
-        .def_prop_ro("nbytes", &KvStore::num_bytes);
+        .def_prop_ro("nbytes", &KvStore::num_bytes)
+        .def("halves", &halves, nb::keep_alive<0, 1>(), "All of it, uint16 bits, for inspection and tests.");
     nb::class_<DecoderLayer>(module, "DecoderLayer", "Weights of one layer of a decoder.")
         .def("__init__", &make_layer, nb::kw_only(), "qkv"_a, "output"_a, "gate_up"_a, "down"_a, "attention_norm"_a,
              "feed_forward_norm"_a, "qkv_bias"_a.none(), "output_bias"_a.none(), "gate_up_bias"_a.none(),

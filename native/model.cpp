@@ -144,12 +144,10 @@ void Model::reserve(const Batch &batch) {
     const auto half_head = static_cast<size_t>(shape_.head_dim / 2);
     Workspace &ws = workspace_;
     ws.hidden.reserve(num_rows, hidden);
-    ws.normed.reserve(num_rows, hidden);
     ws.part.reserve(num_rows, hidden);
     ws.qkv.reserve(num_rows, shape_.qkv_size());
     ws.mixed.reserve(num_rows, shape_.mixed_size());
     ws.gate_up.reserve(num_rows, 2 * inner);
-    ws.inner.reserve(num_rows, inner);
     ws.cos.reserve(num_rows, half_head * weights_.rotaries.size());
     ws.sin.reserve(num_rows, half_head * weights_.rotaries.size());
     ws.hidden_groups.reserve(num_rows, hidden);
@@ -188,8 +186,7 @@ void Model::embed_rows(const Batch &batch) {
 
 void Model::norm_and_quantise(const Vector &weight, size_t row) {
     const Workspace &ws = workspace_;
-    rms_norm(ws.hidden.row(row), weight.data(), shape_.norm_eps, ws.normed.row(row), shape_.hidden_size);
-    quantise_row(ws.normed.row(row), shape_.hidden_size, ws.hidden_groups.row(row));
+    rms_norm_quantise(ws.hidden.row(row), weight.data(), shape_.norm_eps, shape_.hidden_size, ws.hidden_groups.row(row));
 }
 
 void Model::add_part(const Vector &post_norm, size_t row) {
@@ -248,12 +245,9 @@ void Model::feed_forward_part(const Batch &batch, size_t index) {
         const size_t begin = chunks.begin(i), end = chunks.begin(i + 1);
         linear_blocks(*layer.gate_up, {ws.hidden_groups.row(0), ws.hidden_groups.stride()}, num_rows,
                       data_or_null(layer.gate_up_bias), ws.gate_up.row(0), ws.gate_up.width(), begin, end);
-        const size_t group = begin / gate_up_blocks_per_group, num_groups = end / gate_up_blocks_per_group - group;
-        for (size_t row = 0; row < num_rows; ++row) {
-            float *inner = ws.inner.row(row);
-            gate(shape_.activation, GateUp::interleaved(ws.gate_up.row(row)), inner, begin / 2, end / 2);
-            quantise_groups(inner + group * group_inputs, num_groups, ws.inner_groups.row(row) + group);
-        }
+        for (size_t row = 0; row < num_rows; ++row)
+            gate_quantise(shape_.activation, GateUp::interleaved(ws.gate_up.row(row)), begin / gate_up_blocks_per_group,
+                          end / gate_up_blocks_per_group, ws.inner_groups.row(row));
     });
     stages_.end(Stage::gate_up);
     linear(*layer.down, {ws.inner_groups.row(0), ws.inner_groups.stride()}, num_rows, data_or_null(layer.down_bias),
@@ -268,8 +262,8 @@ void Model::output_part(const Batch &batch, float *logits) {
     pool::parallel_for(num_wanted, [&](size_t i) {
         const size_t row = batch.wanted[i];
         add_part(weights_.layers.back().post_feed_forward_norm, row);
-        rms_norm(ws.hidden.row(row), weights_.final_norm.data(), shape_.norm_eps, ws.normed.row(row), shape_.hidden_size);
-        quantise_row(ws.normed.row(row), shape_.hidden_size, ws.hidden_groups.row(i));
+        rms_norm_quantise(ws.hidden.row(row), weights_.final_norm.data(), shape_.norm_eps, shape_.hidden_size,
+                          ws.hidden_groups.row(i));
     });
     stages_.end(Stage::norm);
     linear(*weights_.head, {ws.hidden_groups.row(0), ws.hidden_groups.stride()}, num_wanted, nullptr, logits, num_outputs());

@@ -6,29 +6,50 @@ model, cut short.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from verify.lossless import PROMPTS, check, one_of_each_route, tokenise
 
 from paceline.cli.input_file import read_requests
+from paceline.drafters.model import ModelDrafter
 from paceline.llm import LLM
+from paceline.models.interface import CausalModel, KVStore, SequenceSlice
 
 pytestmark = pytest.mark.models
 PresetPath = Callable[[str], Path]
 
 
-@pytest.fixture(scope="module")
-def small(preset_path: PresetPath) -> Iterator[LLM]:
-    """SmolLM2 with a spoiled copy of itself as the draft model: often right, often wrong."""
+class SpoiledModel:
+    """A draft model that is often right and often wrong: some of its logits are another token's."""
+
+    def __init__(self, model: CausalModel) -> None:
+        self._model = model
+
+    def forward(self, slices: Sequence[SequenceSlice], kv: KVStore) -> torch.Tensor:
+        logits = self._model.forward(slices, kv).clone()
+        wrong = [
+            number for number, item in enumerate(slices) if sum(item.token_ids) % 3 == 0 and item.num_logits
+        ]
+        for number in wrong:
+            logits[number] = logits[number].roll(1)
+        return logits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+@pytest.fixture(scope="module", params=["native", "reference"])
+def small(request: pytest.FixtureRequest, preset_path: PresetPath) -> Iterator[LLM]:
+    """SmolLM2 with a spoiled copy of itself as the draft model."""
     path = str(preset_path("smollm2-135m-instruct"))
-    with LLM(path, path, context_length=256, kv_memory="256MiB") as llm:
-        weights = llm.loaded.engine.drafters["model"]._model._weights  # type: ignore[attr-defined]
-        with torch.inference_mode():
-            for layer in weights.layers[10:20]:
-                layer.down.mul_(0.5)
+    with LLM(path, path, context_length=256, kv_memory="256MiB", kernels=request.param) as llm:
+        drafter = llm.loaded.engine.drafters["model"]
+        assert isinstance(drafter, ModelDrafter)
+        drafter._model = SpoiledModel(drafter._model)  # type: ignore[assignment]
         yield llm
 
 

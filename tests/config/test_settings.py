@@ -16,12 +16,18 @@ from paceline.errors import ConfigError
 def test_an_empty_environment_gives_the_defaults() -> None:
     settings = load_settings({})
     assert settings.cache == Path.home() / ".cache" / "paceline"
-    assert (settings.hf_endpoint, settings.hf_token, settings.hf_offline) == (None, None, False)
+    assert (settings.isa, settings.hf_endpoint, settings.hf_token, settings.hf_offline) == (
+        None,
+        None,
+        None,
+        False,
+    )
 
 
 def test_every_variable_is_read(tmp_path: Path) -> None:
     environ = {
         "PACELINE_CACHE": str(tmp_path),
+        "PACELINE_ISA": " avx2 ",
         "HF_ENDPOINT": "http://mirror.example/",
         "HF_TOKEN": " secret ",
         "HF_HUB_OFFLINE": "1",
@@ -29,6 +35,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
     assert environ.keys() == VARIABLES.keys()
     settings = load_settings(environ)
     assert settings.cache == tmp_path
+    assert settings.isa == "avx2"
     assert settings.hf_endpoint == "http://mirror.example"
     assert settings.hf_token == "secret"
     assert settings.hf_offline is True

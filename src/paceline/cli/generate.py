@@ -79,6 +79,30 @@ class PreparedRequest:
 )
 @click.option("--threads", type=int, metavar="N", help="[default: the CPUs this process may use]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option(
+    "--kernels",
+    type=click.Choice(["auto", "native", "reference"]),
+    default="auto",
+    show_default=True,
+    help="Arithmetic on a CPU. reference: float32 PyTorch, slow.",
+)
+@click.option(
+    "--weights",
+    type=click.Choice(["file", "int8"]),
+    default="file",
+    show_default=True,
+    help="int8: hold floating-point matrices in 8 bits, for native kernels.",
+)
+@click.option(
+    "--draft-weights", type=click.Choice(["file", "int4"]), help="int4: draft faster, with other drafts."
+)
+@click.option(
+    "--draft-vocab",
+    type=click.Choice(["auto", "full"]),
+    default="auto",
+    show_default=True,
+    help="auto: draft from the most frequent tokens, where there is a list of them.",
+)
 @click.option("--compare", is_flag=True, help="Run without, then with speculation, and compare.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each answer, then a summary.")
 def generate(**options: Any) -> None:
@@ -120,7 +144,7 @@ def _requests(options: dict[str, Any]) -> list[InputRequest]:
 def _settings(options: dict[str, Any]) -> EngineSettings:
     optional = {
         name: options[name]
-        for name in ("draft_length", "context_length", "kv_memory", "threads")
+        for name in ("draft_length", "context_length", "kv_memory", "threads", "draft_weights")
         if options[name] is not None
     }
     settings = EngineSettings(
@@ -131,6 +155,9 @@ def _settings(options: dict[str, Any]) -> EngineSettings:
         verification=options["verification"],
         max_num_seqs=options["concurrency"],
         device=options["device"],
+        kernels=options["kernels"],
+        weights=options["weights"],
+        draft_vocab=options["draft_vocab"],
         **optional,
     )
     wants_drafter = [

@@ -53,6 +53,14 @@ class EngineSettings(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(None, ge=1)
     """Threads that compute; not given, the CPUs that the process may use."""
+    kernels: Literal["auto", "native", "reference"] = "auto"
+    """Arithmetic on a CPU: native code, the float32 reference, or native code where it can run the model."""
+    weights: Literal["file", "int8"] = "file"
+    """Hold floating-point matrices as the files have them, or in 8 bits, which native kernels can run."""
+    draft_weights: Literal["file", "int4"] = "file"
+    """Hold the draft model's matrices as its file has them, or in 4 bits: other drafts, the same answers."""
+    draft_vocab: Literal["auto", "full"] = "auto"
+    """Draft only from the most frequent tokens where there is a list of them, or from all."""
 
     def __init__(self, **values: Any) -> None:
         try:

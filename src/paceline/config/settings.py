@@ -19,6 +19,7 @@ PREFIX = "PACELINE_"
 
 VARIABLES = {
     "PACELINE_CACHE": "folder for downloaded models; ~/.cache/paceline where it is not set",
+    "PACELINE_ISA": "instruction set of native kernels, such as avx2; the best there is where it is not set",
     "HF_ENDPOINT": "address of a Hugging Face hub or mirror; the hub library's own where it is not set",
     "HF_TOKEN": "access token for that hub",
     "HF_HUB_OFFLINE": "1 keeps the package from asking the hub",
@@ -35,6 +36,8 @@ class Settings:
 
     cache: Path
     """Absolute path of the cache folder; it need not exist."""
+    isa: str | None = None
+    """Instruction set that native kernels are to use; none takes the best."""
     hf_endpoint: str | None = None
     """Base address of the hub, without a slash at its end; none leaves it to `huggingface_hub`."""
     hf_token: str | None = field(default=None, repr=False)
@@ -56,6 +59,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
             _warn_of_unknown(name)
     return Settings(
         cache=_read_cache(source.get("PACELINE_CACHE")),
+        isa=(source.get("PACELINE_ISA") or "").strip() or None,
         hf_endpoint=_read_endpoint(source.get("HF_ENDPOINT")),
         hf_token=(source.get("HF_TOKEN") or "").strip() or None,
         hf_offline=_read_flag("HF_HUB_OFFLINE", source.get("HF_HUB_OFFLINE", "")),

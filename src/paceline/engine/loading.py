@@ -7,17 +7,20 @@ from dataclasses import dataclass
 
 from paceline.config.engine import EngineSettings
 from paceline.config.memory import available_memory
+from paceline.config.settings import load_settings
 from paceline.drafters.interface import Drafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engine.engine import Engine
 from paceline.engine.scheduler import SchedulerLimits
 from paceline.errors import CapacityError
+from paceline.kernels.native import use_instruction_set
 from paceline.kernels.threads import set_num_threads
 from paceline.models.chat_template import ChatTemplate
 from paceline.models.download import resolve
 from paceline.models.interface import CausalModel
 from paceline.models.load import LoadedModel, load_model
+from paceline.models.options import Kernels, LoadOptions, Weights
 from paceline.models.tokenizer import Tokenizer
 from paceline.models.vocabulary import check_same_vocabulary
 
@@ -46,7 +49,8 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
         CapacityError: the memory does not hold a single useful sequence.
     """
     set_num_threads(settings.threads)
-    target = load_model(resolve(settings.target), settings.device)
+    use_instruction_set(load_settings().isa)
+    target = load_model(resolve(settings.target), settings.device, _target_options(settings))
     draft = _load_draft(settings, target)
     num_blocks = _num_blocks(settings, target.model, draft.model if draft else None)
     drafters: dict[str, Drafter] = {"suffix": SuffixDrafter()}
@@ -73,13 +77,24 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
     )
 
 
+def _target_options(settings: EngineSettings) -> LoadOptions:
+    return LoadOptions(Kernels(settings.kernels), Weights(settings.weights))
+
+
+def _draft_options(settings: EngineSettings) -> LoadOptions:
+    weights = settings.weights if settings.draft_weights == "file" else settings.draft_weights
+    return LoadOptions(
+        Kernels(settings.kernels), Weights(weights), reduce_vocabulary=settings.draft_vocab == "auto"
+    )
+
+
 def _load_draft(settings: EngineSettings, target: LoadedModel) -> LoadedModel | None:
     if settings.draft is None:
         return None
     if settings.effective_drafter != "model":
         log.warning("the draft model %s is not loaded: the drafter is %s", settings.draft, settings.drafter)
         return None
-    draft = load_model(resolve(settings.draft), settings.device)
+    draft = load_model(resolve(settings.draft), settings.device, _draft_options(settings))
     check_same_vocabulary(target.tokenizer, draft.tokenizer)
     return draft
 

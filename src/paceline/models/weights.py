@@ -114,8 +114,8 @@ def load_weights(
 
 def _load_layer(reader: _Reader, layer: int) -> LayerWeights:
     config, prefix = reader.config, f"blk.{layer}."
-    hidden, inner = config.hidden_size, config.intermediate_size
-    query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    query_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
     qkv_names = [f"{prefix}attn_{part}" for part in "qkv"]
     qkv_sizes = [query_size, kv_size, kv_size]
     gate_up_names, gate_up_sizes = [f"{prefix}ffn_gate", f"{prefix}ffn_up"], [inner, inner]
