@@ -30,8 +30,8 @@ def pull(names: tuple[str, ...]) -> None:
         try:
             click.echo(fetch(preset))
         except KeyboardInterrupt:
-            click.echo("Stopped. What has come is kept; run the same command to go on.", err=True)
-            raise click.Abort from None
+            click.echo("What has come is kept; run the same command to go on.", err=True)
+            raise
 
 
 def _preset(name: str) -> Preset:
