@@ -100,6 +100,40 @@ def test_leaving_a_stream_early_frees_its_memory(llm: LLM) -> None:
     assert llm.generate("to", SamplingParams(max_tokens=2))[0].usage.completion_tokens > 0
 
 
+def test_a_stream_that_is_never_read_leaves_nothing_behind(llm: LLM) -> None:
+    engine = llm.loaded.engine
+    stream = llm.stream("the def", SamplingParams(max_tokens=100))
+    assert engine.has_work
+    del stream
+    assert not engine.has_work
+
+
+def test_an_abandoned_id_may_be_used_again(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=5, ignore_eos=True)
+    dropped = llm.chunks(llm.submit([1, 2], params, request_id="again"))
+    next(dropped)
+    del dropped
+    *_, last = llm.chunks(llm.submit([1, 2], params, request_id="again"))
+    assert last.result is not None
+    assert last.result.finish_reason is FinishReason.LENGTH
+
+
+def test_chunks_are_read_in_one_place(llm: LLM) -> None:
+    with pytest.raises(InvalidParameterError, match="'nobody', of which no chunks wait"):
+        llm.chunks("nobody")
+    stream = llm.stream("the def", SamplingParams(max_tokens=3))
+    assert [c for c in llm.run() if c.is_last]
+    with pytest.raises(InvalidParameterError, match="no chunks wait"):
+        next(stream)
+
+
+def test_a_request_that_names_no_drafter_takes_the_engines(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    (result,) = llm.generate("the def", params, speculation=SpeculationParams(draft_length=2))
+    assert result.speculation.drafter == "model"
+    assert result.speculation.num_drafted > 0
+
+
 def test_a_request_without_a_seed_returns_the_one_it_drew(llm: LLM) -> None:
     params = SamplingParams(max_tokens=20, temperature=1.5, ignore_eos=True)
     first, second = llm.generate("the", params)[0], llm.generate("the", params)[0]
@@ -153,11 +187,31 @@ def test_padding_rows_are_never_sampled(llm: LLM) -> None:
         ([10**6], InvalidParameterError, "prompt token id 1000000"),
         ([None], InvalidParameterError, "NoneType"),
         ([1, "the"], InvalidParameterError, "type int"),
+        ([["the", "def"]], InvalidParameterError, "type list"),
+        ([[1.5]], InvalidParameterError, "type list"),
+        (b"the", InvalidParameterError, "type bytes"),
+        (5, InvalidParameterError, "type int"),
+        (None, InvalidParameterError, "type NoneType"),
     ],
 )
 def test_bad_prompts_are_refused(llm: LLM, prompt: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         llm.generate(prompt)  # type: ignore[arg-type]
+    assert not llm.loaded.engine.has_work
+
+
+@pytest.mark.parametrize("prompt", [5, None, [1.5], ["the"], b"the"])
+def test_bad_prompts_of_a_stream_are_refused_at_the_call(llm: LLM, prompt: object) -> None:
+    with pytest.raises(InvalidParameterError, match="expected text or a list of token ids"):
+        llm.stream(prompt)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameterError, match="expected text or a list of token ids"):
+        llm.submit([[prompt]])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("messages", [[], "the", 5, None, [[]], ["the"], [5], {"role": "user"}])
+def test_what_is_no_conversation_is_refused(llm: LLM, messages: object) -> None:
+    with pytest.raises(InvalidParameterError, match="messages"):
+        llm.chat(messages)  # type: ignore[arg-type]
     assert not llm.loaded.engine.has_work
 
 
@@ -169,6 +223,7 @@ def test_parameters_of_another_type_are_refused(llm: LLM) -> None:
 def test_one_bad_prompt_refuses_the_batch(llm: LLM) -> None:
     with pytest.raises(EmptyPromptError):
         llm.generate(["the", ""])
+    assert not llm.loaded.engine.has_work
     assert llm.generate("the", SamplingParams(max_tokens=1))[0].usage.completion_tokens == 1
 
 
@@ -212,6 +267,7 @@ def test_drafting_parameters_out_of_range_are_refused() -> None:
         ({"draft_length": 99}, ConfigError, "draft_length = 99"),
         ({"device": "tpu"}, ConfigError, "device = 'tpu'"),
         ({"kv_memory": "lots"}, ConfigError, "kv_memory = 'lots'; expected a size such as"),
+        ({"kv_memory": "9" * 400, "context_length": 4097}, ConfigError, "context_length = 4097"),
         ({"kv_memory": 1000, "context_length": 256}, CapacityError, "1,000 bytes for the KV cache"),
         ({"draft": "no-such-model"}, ModelNotFoundError, "no-such-model"),
     ],

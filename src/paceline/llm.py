@@ -118,7 +118,7 @@ class LLM:
         speculation: SpeculationParams | None = None,
     ) -> list[GenerationResult]:
         """Answer one conversation or several, as `generate` does; needs a model with a chat template."""
-        many = [messages] if _is_conversation(messages) else messages
+        many = messages if _is_batch(messages) else [messages]
         return self._run([self.encode_chat(one) for one in many], params, speculation)  # type: ignore[arg-type]
 
     def stream(
@@ -140,7 +140,7 @@ class LLM:
         """Return a raw prompt's token ids, with the BOS token if the model wants one."""
         if isinstance(prompt, str):
             return self.loaded.tokenizer.encode(prompt, add_special=True)
-        return [int(token_id) for token_id in prompt]
+        return _token_ids(prompt)
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return a conversation's token ids, rendered with the model's chat template."""
@@ -161,9 +161,11 @@ class LLM:
         speculation = self.settings.speculation_params if speculation is None else speculation
         _check_type("params", params, SamplingParams)
         _check_type("speculation", speculation, SpeculationParams)
+        if speculation.enabled and speculation.drafter is None:
+            speculation = speculation.model_copy(update={"drafter": self.settings.effective_drafter})
         request = Request(
             id=request_id if request_id is not None else f"request-{next(self._numbers)}",
-            prompt_token_ids=tuple(token_ids),
+            prompt_token_ids=tuple(_token_ids(token_ids)),
             sampling=params,
             speculation=speculation,
             seed=draw_seed() if params.seed is None else params.seed % 2**64,
@@ -174,19 +176,33 @@ class LLM:
         return request.id
 
     def chunks(self, request_id: str) -> Iterator[StreamChunk]:
-        """Yield the chunks of one submitted request, stepping the engine for all of them."""
+        """Yield the chunks of one submitted request, stepping the engine for all of them.
+
+        Dropping the iterator, begun or not, aborts the request.
+
+        Raises:
+            InvalidParameterError: no request of that id waits to be read, or `run` took its chunks meanwhile.
+        """
+        if request_id not in self._inbox:
+            raise _not_waiting(request_id)
+        chunks = self._chunks(request_id)
+        next(chunks)  # a generator that never began would not notice that it is dropped
+        return chunks
+
+    def _chunks(self, request_id: str) -> Iterator[StreamChunk]:
         inbox = self._inbox[request_id]
         try:
+            yield StreamChunk(request_id, "")  # taken by `chunks`
             while True:
                 while not inbox:
-                    self._pump()
+                    self._pump(request_id)
                 chunk = inbox.popleft()
                 yield chunk
                 if chunk.is_last:
                     return
         finally:
             if self._inbox.pop(request_id, None) is not None and self._loaded is not None:
-                self._loaded.engine.abort(request_id)
+                self._loaded.engine.abort(request_id, is_reported=False)
 
     def run(self) -> Iterator[StreamChunk]:
         """Step until every submitted request has ended, yielding all chunks as they come."""
@@ -214,10 +230,13 @@ class LLM:
     def _abort(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:
             self._inbox.pop(request_id, None)
-            self.loaded.engine.abort(request_id)
+            self.loaded.engine.abort(request_id, is_reported=False)
 
-    def _pump(self) -> None:
-        for chunk in self.loaded.engine.step():
+    def _pump(self, request_id: str) -> None:
+        engine = self.loaded.engine
+        if request_id not in self._inbox:
+            raise _not_waiting(request_id)
+        for chunk in engine.step():
             if chunk.request_id in self._inbox:
                 self._inbox[chunk.request_id].append(chunk)
 
@@ -242,22 +261,51 @@ def _is_conversation(value: object) -> bool:
     return isinstance(value, Sequence) and bool(value) and isinstance(value[0], Mapping)
 
 
+def _is_batch(value: object) -> bool:
+    """Whether these are several conversations; one is a list of mappings."""
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and bool(value)
+        and all(isinstance(item, Sequence) and not isinstance(item, str) for item in value)
+    )
+
+
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Tell one prompt from a list of prompts; token ids are a prompt, not a list of prompts."""
     if isinstance(prompts, str):
         return [prompts]
-    many = list(prompts)
+    if isinstance(prompts, bytes | Mapping) or not isinstance(prompts, Iterable):
+        raise _no_prompt(prompts)
+    many: list[Any] = list(prompts)
     if not many:
         raise EmptyPromptError(
             given="an empty list of prompts", expected="at least one prompt", remedy="Pass text or token ids"
         )
-    if all(isinstance(item, Integral) for item in many):
-        return [many]  # type: ignore[list-item]
-    for item in many:
-        if not isinstance(item, str | Sequence) or not all(isinstance(i, str | Integral) for i in item):
-            raise InvalidParameterError(
-                given=f"a prompt of type {type(item).__name__}: {item!r:.60}",
-                expected="text or a list of token ids",
-                remedy="Pass strings, or lists of token ids",
-            )
-    return many  # type: ignore[return-value]
+    return [many] if all(isinstance(item, Integral) for item in many) else many
+
+
+def _token_ids(prompt: object) -> list[int]:
+    """Return token ids as plain integers; NumPy's are fine."""
+    if isinstance(prompt, str | bytes | Mapping) or not isinstance(prompt, Iterable):
+        raise _no_prompt(prompt)
+    token_ids = list(prompt)
+    if not all(isinstance(token_id, Integral) for token_id in token_ids):
+        raise _no_prompt(prompt)
+    return [int(token_id) for token_id in token_ids]
+
+
+def _no_prompt(value: object) -> InvalidParameterError:
+    return InvalidParameterError(
+        given=f"a prompt of type {type(value).__name__}: {value!r:.60}",
+        expected="text or a list of token ids",
+        remedy="Pass strings, or lists of token ids",
+    )
+
+
+def _not_waiting(request_id: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        given=f"request id {request_id!r}, of which no chunks wait to be read",
+        expected="the id of a request that was submitted and not yet read to its end",
+        remedy="Submit it first, and read it in one place",
+    )

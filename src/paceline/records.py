@@ -57,7 +57,7 @@ def _explain(error: ValidationError, owner: str) -> InvalidParameterError:
         )
     return InvalidParameterError(
         given=f"{name} = {first['input']!r}",
-        expected=first["msg"].removeprefix("Value error, "),
+        expected=first["msg"].removeprefix("Value error, ").removeprefix("Input should be "),
         remedy="Change the value, or leave it out to take the default",
     )
 

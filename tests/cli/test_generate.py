@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paceline.cli.main import cli
+from paceline.llm import LLM
 from tests.tiny_models import TinyModel
 
 REQUESTS = [
@@ -152,6 +153,13 @@ def test_several_answers_for_people(folder: Path) -> None:
         (["--target", "TARGET", "--chat", "a", "--drafter", "model"], "without a draft model"),
         (["--target", "TARGET", "--chat", "a", "--max-tokens", "0"], "max_tokens = 0"),
         (["--target", "TARGET", "--chat", "a", "--top-p", "2"], "top_p = 2"),
+        (["--target", "nowhere.gguf", "--chat", "a", "--top-p", "2"], "top_p = 2.0; expected less than"),
+        (["--target", "TARGET", "--chat", "a", "--concurrency", "0"], "'--concurrency': 0 is not in"),
+        (["--target", "", "--chat", "a"], "target = ''"),
+        (
+            ["--target", "TARGET", "--draft", "DRAFT", "--chat", "a", "--compare", "--speculation", "off"],
+            "--compare with --speculation off",
+        ),
         (["--target", "TARGET", "--prompt", ""], "zero tokens"),
         (["--target", "TARGET", "--input", "missing.jsonl"], "missing.jsonl"),
         (["--target", "nowhere.gguf", "--chat", "a"], "nowhere.gguf"),
@@ -163,3 +171,34 @@ def test_mistakes_are_said_and_not_traced(folder: Path, arguments: list[str], me
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
     assert result.stdout == ""
+
+
+def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
+    target = str(folder / "target.gguf")
+    result = CliRunner().invoke(
+        cli, ["generate", "--target", target, "--prompt", "a", "--context-length", "4097"]
+    )
+    assert result.exit_code == 2
+    assert "context_length = 4097; expected at most 4096, what Tiny qwen2 was made for" in result.stderr
+
+
+def test_the_table_fits_80_columns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = generate(
+        folder, "--target", "TARGET", "--drafter", "suffix", "--draft-length", "16", "--prompt", "the",
+        "--max-tokens", "3", "--compare",
+    )  # fmt: skip
+    table = result.stdout[result.stdout.rindex("acceptance  acceptance") :].splitlines()
+    assert table[1].split() == ["speculation", "/", "s", "rate", "length", "s", "s", "s"]
+    assert "…" not in result.stdout
+
+
+def test_ctrl_c_ends_with_a_word_and_its_own_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(llm: LLM) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LLM, "run", interrupt)
+    result = generate(folder, "--target", "TARGET", "--prompt", "the", "--max-tokens", "3", "--json")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.endswith("Stopped.\n")
+    assert "Traceback" not in result.stderr

@@ -59,7 +59,7 @@ def test_an_interrupted_pull_says_how_to_go_on(hub: FakeHub, monkeypatch: pytest
 
     monkeypatch.setattr(download, "fetch_from_hub", interrupt)
     result = CliRunner().invoke(cli, ["models", "pull", "a-model"])
-    assert result.exit_code == 1
+    assert result.exit_code == 130
     assert "What has come is kept; run the same command to go on." in result.stderr
 
 

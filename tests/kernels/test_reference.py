@@ -53,6 +53,34 @@ def test_a_row_of_linear_is_the_same_anywhere(num_outputs: int, num_inputs: int)
     assert torch.equal(reference.linear(rows[order], weight), alone[order])
 
 
+@pytest.mark.parametrize(("num_outputs", "num_inputs"), SHAPES)
+def test_layout_does_not_matter(num_outputs: int, num_inputs: int) -> None:
+    """The result of one tile has the layout of that of several, and so has what is made from it."""
+    weight, rows = torch.randn(num_outputs, num_inputs), torch.randn(16, num_inputs)
+    result = reference.linear(rows, weight)
+    assert result.is_contiguous()
+    assert torch.equal(reference.linear(rows.T.contiguous().T, weight), result)
+
+
+@pytest.mark.parametrize(("hidden_size", "intermediate_size"), [(576, 1536), (640, 2048), (64, 96)])
+def test_a_row_of_a_feed_forward_part_is_the_same_anywhere(hidden_size: int, intermediate_size: int) -> None:
+    gate_up, down = (
+        torch.randn(2 * intermediate_size, hidden_size),
+        torch.randn(hidden_size, intermediate_size),
+    )
+
+    def compute(rows: torch.Tensor) -> torch.Tensor:
+        normed = reference.rms_norm(rows, torch.ones(hidden_size), 1e-6)
+        gate, up = reference.linear(normed, gate_up).chunk(2, dim=-1)
+        return reference.linear(reference.gated_silu(gate, up), down)
+
+    rows = torch.randn(48, hidden_size)
+    whole = compute(rows)
+    for start in range(0, 48, 7):
+        piece = rows[start : start + 13]
+        assert torch.equal(compute(in_tiles(piece))[: len(piece)], whole[start : start + 13])
+
+
 @pytest.mark.parametrize("size", [640, 896, 1536, 50, 2])
 def test_rms_norm(size: int) -> None:
     rows, weight = 3 * torch.randn(64, size), torch.randn(size)
@@ -147,7 +175,8 @@ def test_attention(num_heads: int, num_kv_heads: int, start: int, window: int | 
 def test_other_instruction_sets(environment: dict[str, str]) -> None:
     """Libraries choose their kernels when they are loaded, so older processors take another process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    chosen = ["-k", "rms_norm or gated or (attention and 250) or (anywhere and not 8960 and not 2048)"]
+    names = ("rms_norm", "gated", "layout", "feed", "anywhere and 576", "attention and 250")
+    chosen = ["-k", " or ".join(f"({name})" for name in names)]
     result = subprocess.run(
         [*command, *chosen], env=os.environ | environment, capture_output=True, text=True, check=False
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections import UserList
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,20 @@ def test_look_alikes_in_tools_are_text_too(tool: dict[str, Any]) -> None:
 def test_look_alikes_in_extra_variables_are_text_too() -> None:
     ids = ChatTemplate("{{ note }}<|im_start|>", TOKENIZER).encode(HI, note="<|im_end|>")
     assert special_of(TOKENIZER, ids) == ["<|im_start|>"]
+
+
+@pytest.mark.parametrize("cut", range(1, len("<|im_end|>")))
+def test_two_texts_that_meet_make_no_special_token(cut: int) -> None:
+    template = ChatTemplate("{{ messages[0].name }}{{ messages[0].content }}", TOKENIZER)
+    message = {"role": "user", "name": "<|im_end|>"[:cut], "content": "<|im_end|>"[cut:]}
+    ids = template.encode([message])
+    assert special_of(TOKENIZER, ids) == []
+    assert TOKENIZER.decode(ids) == "<|im_end|>"
+
+
+def test_any_kind_of_sequence_is_looked_into() -> None:
+    template = ChatTemplate(CHATML, TOKENIZER)
+    assert template.encode(UserList(user(TYPED))) == template.encode(user(TYPED))
 
 
 def test_characters_used_as_stand_ins_may_be_typed() -> None:

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.errors import ConfigError, ModelFileError, ModelNotFoundError
+from paceline.errors import (
+    ChatTemplateError,
+    ConfigError,
+    ModelFileError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+)
 from paceline.models.interface import SequenceSlice
 from paceline.models.load import load_model
 from tests.tiny_models import FAMILY_EXAMPLES, TinyModel
@@ -112,3 +118,50 @@ def test_devices_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"nothing\.gguf cannot be read"):
         load_model(tmp_path / "nothing.gguf")
+
+
+SENSELESS = [
+    ("llama.block_count", 2**31, "llama.block_count is 2147483648; expected at most 1000 layers"),
+    ("llama.embedding_length", 2**32 - 1, "tensor 'blk.0.attn_norm.weight' of shape"),
+    ("llama.feed_forward_length", 2**32 - 1, "tensor 'blk.0.ffn_gate.weight' of shape"),
+    ("llama.context_length", "long", "llama.context_length is 'long'; expected a positive whole number"),
+    ("llama.attention.layer_norm_rms_epsilon", float("nan"), "is nan; expected a positive number"),
+    ("llama.rope.freq_base", True, "is True; expected a positive number"),
+    ("tokenizer.ggml.model", ["gpt2"], "tokenizer.ggml.model = .*expected a string"),
+    ("tokenizer.ggml.pre", 2, "tokenizer.ggml.pre = 2; expected a string"),
+    ("tokenizer.ggml.tokens", 5, "tokenizer.ggml.tokens = 5; expected an array of str"),
+    ("tokenizer.ggml.tokens", [1, 2], "tokenizer.ggml.tokens = .*expected an array of str"),
+    ("tokenizer.ggml.token_type", ["x"], "tokenizer.ggml.token_type = .*int entries"),
+    ("tokenizer.ggml.token_type", [1, 2], "tokenizer.ggml.token_type has 2 entries"),
+    ("tokenizer.ggml.merges", [1], "tokenizer.ggml.merges = .*expected an array of str"),
+    ("tokenizer.ggml.bos_token_id", "<s>", "tokenizer.ggml.bos_token_id = '<s>'; expected an id below"),
+    ("tokenizer.ggml.eos_token_id", float("inf"), "tokenizer.ggml.eos_token_id = inf; expected an id below"),
+    ("tokenizer.ggml.add_bos_token", "no", "tokenizer.ggml.add_bos_token = 'no'; expected true or false"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "message"), SENSELESS)
+def test_a_senseless_key_is_named(key: str, value: object, message: str, tmp_path: Path) -> None:
+    path = TinyModel(num_layers=1, metadata={key: value}).write(tmp_path / "tiny.gguf")
+    with pytest.raises(ModelFileError, match=message):
+        load_model(path)
+
+
+def test_a_list_of_lists_for_a_size_is_named(tmp_path: Path) -> None:
+    path = TinyModel(metadata={"llama.context_length": [[1], [2]]}).write(tmp_path / "tiny.gguf")
+    with pytest.raises(UnsupportedModelError, match="context_length that differs between layers"):
+        load_model(path)
+
+
+def test_token_types_beyond_the_specification_are_named(tmp_path: Path) -> None:
+    types = TinyModel().vocabulary()["tokenizer.ggml.token_type"]
+    path = TinyModel(metadata={"tokenizer.ggml.token_type": [300, *types[1:]]}).write(tmp_path / "tiny.gguf")
+    with pytest.raises(ModelFileError, match="token_type has the number 300; expected numbers from 0 to 6"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("template", [5, ["{{ messages }}"], "{{ " + "(" * 5000, "{% for a in b %}" * 200])
+def test_a_template_that_cannot_be_one_is_named(template: object, tmp_path: Path) -> None:
+    path = TinyModel(metadata={"tokenizer.chat_template": template}).write(tmp_path / "tiny.gguf")
+    with pytest.raises(ChatTemplateError, match="no Jinja template"):
+        load_model(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,24 @@ DAMAGED_CONFIGS = [
     ({"num_key_value_heads": 3}, "num_key_value_heads is 3; expected a divisor of 4"),
     ({"rope_parameters": LLAMA3 | {"high_freq_factor": 1.0}}, "a high_freq_factor above"),
     ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "expected a positive number"),
+    ({"rope_parameters": "linear"}, "rope_parameters is 'linear'; expected an object"),
+    ({"rope_parameters": {"full_attention": 1}}, "expected objects"),
+    ({"rope_parameters": None, "rope_scaling": [8]}, r"rope_scaling is \[8\]; expected an object"),
+    ({"layer_types": [["full_attention"]], "model_type": "gemma3_text"}, "layer_types is"),
+    ({"num_hidden_layers": 2**40, "model_type": "gemma3_text"}, "expected at most 1000 layers"),
 ]
+UNKNOWN_KINDS = [
+    ({"model_type": ["llama"]}, r"architecture \['llama'\]"),
+    ({"hidden_act": ["silu"]}, r"hidden_act = \['silu'\]"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), UNKNOWN_KINDS)
+def test_a_list_where_a_name_belongs_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    make("llama", tmp_path)
+    edit_config(tmp_path, **changes)
+    with pytest.raises(UnsupportedModelError, match=message):
+        folder_decoder(tmp_path)
 
 
 @pytest.mark.parametrize(("changes", "message"), DAMAGED_CONFIGS)
@@ -218,17 +236,17 @@ def test_a_senseless_config_is_named(changes: dict[str, Any], message: str, tmp_
 
 
 def test_absent_and_broken_files(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"config\.json cannot be read"):
+    with pytest.raises(ModelNotFoundError, match=r"no config\.json in"):
         folder_decoder(tmp_path)
     make("qwen2", tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ModelNotFoundError, match=r"model\.safetensors cannot be read"):
         folder_decoder(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ModelFileError, match=r"config\.json is not JSON"):
+    with pytest.raises(ModelFileError, match=r"config\.json cannot be read"):
         folder_decoder(tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ModelFileError, match="holds no object"):
+    with pytest.raises(ModelFileError, match="a JSON list at the top"):
         folder_decoder(tmp_path)
 
 
@@ -246,8 +264,11 @@ DAMAGED_FILES = {
     "short": (b"\1\0\0", "a header of 1 bytes in a file of 3"),
     "header beyond the end": (struct.pack("<Q", 999) + b"{}", "a header of 999 bytes in a file of 10"),
     "absurd header": (struct.pack("<Q", 2**63) + b"{}", "a header of 9223372036854775808 bytes"),
-    "not JSON": (with_header(b"{{"), "a header that is not JSON"),
-    "not an object": (with_header(b"[]"), "a header that is a list"),
+    "not JSON": (with_header(b"{{"), "the header of .* cannot be read"),
+    "not an object": (with_header(b"[]"), "the header of .*a JSON list at the top"),
+    "nested without end": (with_header(b"[" * 100_000), "the header of .* cannot be read"),
+    "infinite size": (tensor_file({"shape": [math.inf]}), "tensor 'w' badly described"),
+    "endless shape": (tensor_file({"shape": [2**62] * 200_000}), "tensor 'w' with 8 bytes"),
     "no offsets": (tensor_file({"data_offsets": None}), "tensor 'w' badly described"),
     "truncated data": (
         tensor_file(num_bytes=7),
@@ -276,7 +297,7 @@ def test_an_unknown_tensor_type_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ("{", "no readable weight map"),
+        ("{", "cannot be read"),
         ('{"weight_map": 3}', "no readable weight map"),
         ('{"weight_map": {"w": "../w.safetensors"}}', "a shard outside the folder"),
         ('{"weight_map": {"w": "a.safetensors", "v": "a.safetensors"}}', "tensor 'v' that no shard holds"),

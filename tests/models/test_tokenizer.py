@@ -136,7 +136,7 @@ def test_bos_and_eos_are_added_where_the_file_says() -> None:
         ({}, ModelFileError, "tokenizer.ggml.model is absent"),
         (byte_level(model="t5"), UnsupportedModelError, "tokenizer kind 't5'"),
         (byte_level(tokens=None), ModelFileError, "tokenizer.ggml.tokens is absent"),
-        (byte_level(token_type=[1]), ModelFileError, "token_type has 1 entries; expected 266 entries"),
+        (byte_level(token_type=[1]), ModelFileError, "token_type has 1 entries; expected 266 int entries"),
         (byte_level(merges=None), ModelFileError, "tokenizer.ggml.merges is absent"),
         (byte_level(merges=["h zz"]), ModelFileError, "merges that the vocabulary does not carry"),
         (byte_level(pre="martian"), UnsupportedModelError, r"pre-tokenizer 'martian'.*qwen2.*wrong tokens"),

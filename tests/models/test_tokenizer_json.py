@@ -168,6 +168,8 @@ def test_folder_without_a_tokenizer(tmp_path: Path) -> None:
     [
         ("{", ModelFileError, "tokenizer.json cannot be read"),
         ("[]", ModelFileError, "a JSON list at the top"),
+        ("[" * 100_000, ModelFileError, "cannot be read .*recursion"),
+        ('{"model": "BPE"}', UnsupportedModelError, "type None"),
         ('{"model": {"type": "BPE"}, "decoder": {"type": "ByteLevel"}}', ModelFileError, "cannot be read"),
         ('{"model": {"type": "WordPiece"}}', UnsupportedModelError, "type 'WordPiece'.*expected BPE"),
     ],
@@ -183,10 +185,52 @@ def test_damaged_file_says_what_is_wrong(
 def test_decoder_that_does_not_say_what_bytes_tokens_are(tmp_path: Path) -> None:
     library = byte_level_library()
     library.decoder = decoders.WordPiece()
-    with pytest.raises(UnsupportedModelError, match=r"decoder 'WordPiece' in .*expected ByteLevel"):
+    with pytest.raises(UnsupportedModelError, match=r"decoders \['WordPiece'\] in .*expected ByteLevel"):
         save(tmp_path, library)
 
 
 def test_configuration_that_names_no_token_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"eos_token '<end>' in .*expected a token of tokenizer.json"):
         save(tmp_path, byte_level_library(), {"eos_token": "<end>"})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"decoder": {"type": "Sequence", "decoders": 5}}, ModelFileError, "cannot be read"),
+        ({"model": {"vocab": {}, "merges": []}}, ModelFileError, "cannot spell the letter a"),
+        ({"model": {"vocab": {"a": 2**32 - 1}, "merges": []}}, ModelFileError, "ids up to 4294967295"),
+    ],
+)
+def test_a_senseless_part_is_named(
+    tmp_path: Path, change: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    library = byte_level_library()
+    save(tmp_path, library)
+    definition = json.loads(library.to_str())
+    for key, value in change.items():
+        definition[key] |= value
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    with pytest.raises(error, match=match):
+        Tokenizer.from_tokenizer_json(tmp_path)
+
+
+@pytest.mark.parametrize("ends", [["</s>"], -1, 10**6, {}, [[1]], 1.5])
+def test_end_tokens_that_are_no_ids_are_named(tmp_path: Path, ends: object) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    with pytest.raises(ModelFileError, match=r"generation_config.json cannot be read \(eos_token_id"):
+        save(tmp_path, byte_level_library())
+
+
+def test_an_end_token_that_is_no_string_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"eos_token 5 in .*expected a token of tokenizer.json"):
+        save(tmp_path, byte_level_library(), {"eos_token": 5})
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path, name: str) -> None:
+    save(tmp_path, byte_level_library())
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    with pytest.raises(ModelFileError, match=rf"{name} cannot be read"):
+        Tokenizer.from_tokenizer_json(tmp_path)

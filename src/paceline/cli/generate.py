@@ -72,7 +72,14 @@ class PreparedRequest:
 @click.option("--temperature", type=float, default=0.0, show_default="0, greedy", metavar="X")
 @click.option("--top-p", type=float, default=1.0, show_default=True, metavar="X")
 @click.option("--seed", type=int, metavar="S", help="64-bit seed.  [default: drawn, and shown with --json]")
-@click.option("--concurrency", type=int, default=1, show_default=True, metavar="C", help="Sequences at once.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="C",
+    help="Sequences at once.",
+)
 @click.option("--context-length", type=int, metavar="N", help="Most tokens of prompt and output together.")
 @click.option(
     "--kv-memory", metavar="SIZE", help='Memory for KV caches, as "2GiB".  [default: 1/4 of what is free]'
@@ -113,13 +120,13 @@ def generate(**options: Any) -> None:
         --draft qwen2.5-coder-0.5b-instruct --chat "Write quicksort in Python." --compare
     """
     requests = _requests(options)
-    settings = _settings(options)
+    settings, sampling = _settings(options), _sampling(options)
     modes = _modes(options, settings)
     printer = Printer(as_json=options["as_json"], modes=modes, num_requests=len(requests))
     with printer.loading(settings.target, settings.draft):
         llm = LLM.from_settings(settings)
     with llm:
-        prepared = [_prepare(llm, request, _sampling(options)) for request in requests]
+        prepared = [_prepare(llm, request, sampling) for request in requests]
         runs = {mode: run_mode(llm, prepared, mode, printer) for mode in modes}
     _finish(runs, settings, printer)
 
@@ -180,6 +187,12 @@ def _settings(options: dict[str, Any]) -> EngineSettings:
 
 def _modes(options: dict[str, Any], settings: EngineSettings) -> tuple[str, ...]:
     if options["compare"]:
+        if options["speculation"] == "off":
+            raise ConfigError(
+                given="--compare with --speculation off",
+                expected="one of them: a comparison runs without speculation, then with it",
+                remedy="Leave --speculation out",
+            )
         return ("off", "on")
     return ("on",) if settings.speculation_params.enabled else ("off",)
 

@@ -99,8 +99,16 @@ class Printer:
 def _table(runs: Mapping[str, Sequence[GenerationResult]], settings: EngineSettings) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("speculation", no_wrap=True)
-    for name in ("tokens/s", "acceptance rate", "acceptance length", "TTFT s", "drafting s", "verifying s"):
-        table.add_column(name, justify="right")
+    # Two lines each, so that no word is cut at 80 columns.
+    for name in (
+        "tokens\n/ s",
+        "acceptance\nrate",
+        "acceptance\nlength",
+        "TTFT\ns",
+        "drafting\ns",
+        "verifying\ns",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
     for mode, results in runs.items():
         row = ModeSummary.of(results)
         table.add_row(

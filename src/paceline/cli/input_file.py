@@ -30,14 +30,16 @@ def read_requests(path: Path, limit: int | None = None) -> list[InputRequest]:
         InputFileError: no such file, or a line that is not such an object; it names the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): JSON strings may hold U+2028 and its like, which it would cut at.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputFileError(
             given=f"input file {str(path)!r}: {error}",
             expected="a readable UTF-8 file with one JSON object a line",
             remedy="Check the path and the file's encoding",
         ) from None
-    requests = [_parse(text, path, number) for number, text in enumerate(lines, 1) if text.strip()][:limit]
+    numbered = [(number, text) for number, text in enumerate(lines, 1) if text.strip()][:limit]
+    requests = [_parse(text, path, number) for number, text in numbered]
     if not requests:
         raise InputFileError(
             given=f"{path}: no requests", expected="at least one line", remedy="Add a line, or raise --limit"
@@ -50,22 +52,32 @@ def _parse(text: str, path: Path, number: int) -> InputRequest:
     where = f"{path}, line {number}"
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise _refuse(f"{where}: {error}") from None
     if not isinstance(value, dict):
         raise _refuse(f"{where}: a JSON {type(value).__name__}")
     messages, prompt = value.get("messages"), value.get("prompt")
-    if isinstance(messages, list) == isinstance(prompt, str):
+    if (messages is None) == (prompt is None):
         raise _refuse(f"{where}: an object with keys {sorted(value)}")
-    route = value.get("route")
-    if route is not None and not isinstance(route, str):
-        raise _refuse(f"{where}: route {route!r}")
+    if messages is not None and not isinstance(messages, list):
+        raise _refuse(f"{where}: messages {messages!r:.60}")
+    if prompt is not None and not isinstance(prompt, str):
+        raise _refuse(f"{where}: prompt {prompt!r:.60}")
     return InputRequest(
-        id=str(value.get("id", f"line-{number}")),
-        route=route,
-        messages=tuple(messages) if isinstance(messages, list) else None,
-        prompt=prompt if isinstance(prompt, str) else None,
+        id=_label(value, "id", where) or f"line-{number}",
+        route=_label(value, "route", where),
+        messages=None if messages is None else tuple(messages),
+        prompt=prompt,
     )
+
+
+def _label(value: dict[str, Any], key: str, where: str) -> str | None:
+    """Return a string that can be printed; none where it is absent."""
+    label = value.get(key)
+    # Half a surrogate pair, which JSON can spell, cannot be printed.
+    if label is not None and not (isinstance(label, str) and label.encode(errors="ignore").decode() == label):
+        raise _refuse(f"{where}: {key} {label!r:.60}")
+    return label
 
 
 def _refuse(given: str) -> InputFileError:

@@ -1,6 +1,7 @@
 """The `paceline` command: finds its subcommands, and turns errors into messages and exit codes.
 
-Exit codes: 0 done; 1 something went wrong; 2 what was asked for is wrong, as for a misspelt option.
+Exit codes: 0 done; 1 something went wrong; 2 what was asked for is wrong, as for a misspelt option; 130
+stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ COMMANDS: Mapping[str, str] = {
 """Each is the object of that name in the module of that name here. The line stands in for the module in
 `paceline --help`, which must not wait seconds for PyTorch."""
 
+INTERRUPTED = 130
+"""What shells report for a command that Ctrl-C ended: 128 and the signal's number."""
 USER_ERRORS = (ConfigError, RequestError, ModelNotFoundError)
 
 EXAMPLE = """\
@@ -61,6 +64,9 @@ class LazyGroup(click.Group):
                 raise
             click.echo(f"Error: {error}", err=True)
             ctx.exit(exit_code(error))
+        except KeyboardInterrupt:
+            click.echo("Stopped.", err=True)
+            ctx.exit(INTERRUPTED)
 
 
 def exit_code(error: PacelineError) -> int:

@@ -30,8 +30,8 @@ def pull(names: tuple[str, ...]) -> None:
         try:
             click.echo(fetch(preset))
         except KeyboardInterrupt:
-            click.echo("Stopped. What has come is kept; run the same command to go on.", err=True)
-            raise click.Abort from None
+            click.echo("What has come is kept; run the same command to go on.", err=True)
+            raise
 
 
 def _preset(name: str) -> Preset:
@@ -71,14 +71,14 @@ def _preset_row(preset: Preset) -> dict[str, Any]:
 
 
 @models.command()
-@click.argument("file_or_preset")
+@click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def inspect(file_or_preset: str, as_json: bool) -> None:
-    """Show what a GGUF file holds, without loading it."""
+def inspect(model: str, as_json: bool) -> None:
+    """Show what a preset, a file or a folder holds, without loading it."""
     # Imported late: it brings PyTorch, seconds that `pull` and `list` do without.
-    from paceline.models.inspection import inspect_gguf
+    from paceline.models.inspection import inspect_model
 
-    found = inspect_gguf(resolve(file_or_preset))
+    found = inspect_model(resolve(model))
     if as_json:
         print_json(found.to_json())
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from decimal import Decimal
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -19,7 +20,7 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", text.lower())
     if match is None:
         raise ValueError('a size such as 2000000000, "800MB" or "1.5GiB"')
-    return int(float(match[1]) * _UNITS[match[2] or ""])
+    return int(Decimal(match[1]) * _UNITS[match[2] or ""])
 
 
 class EngineSettings(BaseModel):
@@ -27,9 +28,9 @@ class EngineSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    target: str
+    target: str = Field(min_length=1)
     """Preset name, GGUF or safetensors file, or folder of the model whose output counts."""
-    draft: str | None = None
+    draft: str | None = Field(None, min_length=1)
     """The same, of the model that proposes."""
     drafter: Literal["model", "suffix", "none"] | None = None
     """What proposes tokens; not given, it is the draft model if there is one, else nothing."""
@@ -114,6 +115,6 @@ def _explain(error: ValidationError) -> ConfigError:
         )
     return ConfigError(
         given=f"no {name}" if first["type"] == "missing" else f"{name} = {first['input']!r}",
-        expected=first["msg"].removeprefix("Value error, "),
+        expected=first["msg"].removeprefix("Value error, ").removeprefix("Input should be "),
         remedy=f"Give {name} a value that fits",
     )

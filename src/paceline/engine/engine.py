@@ -85,7 +85,7 @@ class Engine:
     def submit(self, request: Request) -> None:
         """Queue a request; raises a RequestError if it can never run, and then nothing is queued."""
         check_request(request, self.context_length, self._model.vocab_size, self._drafters)
-        if any(sequence.request.id == request.id for sequence in self._scheduler):
+        if any(s.request.id == request.id for s in itertools.chain(self._scheduler, self._unreported)):
             raise InvalidParameterError(
                 given=f"request id {request.id!r}, which is still running",
                 expected="an id that no unfinished request has",
@@ -114,8 +114,12 @@ class Engine:
         )
         self._scheduler.add(sequence)
 
-    def abort(self, request_id: str) -> bool:
-        """End a request now, wherever it stands; its last chunk comes with the next step.
+    def abort(self, request_id: str, *, is_reported: bool = True) -> bool:
+        """End a request now, wherever it stands.
+
+        Args:
+            request_id: the request.
+            is_reported: whether its last chunk comes with the next step; if not, nothing more is said of it.
 
         Returns:
             Whether there was such a request.
@@ -123,6 +127,8 @@ class Engine:
         for sequence in self._scheduler:
             if sequence.request.id == request_id:
                 self._end(sequence, FinishReason.ABORT)
+                if not is_reported:
+                    self._unreported.remove(sequence)
                 return True
         return False
 

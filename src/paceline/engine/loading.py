@@ -13,7 +13,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engine.engine import Engine
 from paceline.engine.scheduler import SchedulerLimits
-from paceline.errors import CapacityError
+from paceline.errors import CapacityError, ConfigError
 from paceline.kernels.native import use_instruction_set
 from paceline.kernels.threads import set_num_threads
 from paceline.models.chat_template import ChatTemplate
@@ -51,6 +51,7 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
     set_num_threads(settings.threads)
     use_instruction_set(load_settings().isa)
     target = load_model(resolve(settings.target), settings.device, _target_options(settings))
+    _check_context(settings, target)
     draft = _load_draft(settings, target)
     num_blocks = _num_blocks(settings, target.model, draft.model if draft else None)
     drafters: dict[str, Drafter] = {"suffix": SuffixDrafter()}
@@ -88,6 +89,15 @@ def _draft_options(settings: EngineSettings) -> LoadOptions:
     )
 
 
+def _check_context(settings: EngineSettings, target: LoadedModel) -> None:
+    if settings.context_length is not None and settings.context_length > target.context_length:
+        raise ConfigError(
+            given=f"context_length = {settings.context_length}",
+            expected=f"at most {target.context_length}, what {target.name} was made for",
+            remedy="Lower context_length (--context-length), or leave it out",
+        )
+
+
 def _load_draft(settings: EngineSettings, target: LoadedModel) -> LoadedModel | None:
     if settings.draft is None:
         return None
@@ -104,7 +114,7 @@ def _num_blocks(settings: EngineSettings, target: CausalModel, draft: CausalMode
     budget = settings.kv_memory if settings.kv_memory is not None else int(available_memory() * KV_SHARE)
     per_token = target.kv_bytes_per_token() + (draft.kv_bytes_per_token() if draft else 0)
     affordable = budget // (per_token * settings.block_size)
-    context_length = min(settings.context_length or target.context_length, target.context_length)
+    context_length = settings.context_length or target.context_length
     useful = settings.max_num_seqs * -(-context_length // settings.block_size)
     needed = -(-(settings.context_length or 2) // settings.block_size)
     if affordable < needed:

@@ -36,7 +36,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiply rows by a weight matrix.
 
     Args:
-        x: float32 [num_rows, in], contiguous; num_rows a multiple of `ROW_TILE`.
+        x: float32 [num_rows, in]; num_rows a multiple of `ROW_TILE`.
         weight: float32 [out, in], contiguous.
         bias: float32 [out], or none.
 
@@ -44,7 +44,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         float32 [num_rows, out], contiguous.
     """
     num_tiles, num_features = x.shape[0] // ROW_TILE, weight.shape[0]
-    tiles = x.view(num_tiles, ROW_TILE, x.shape[1]).transpose(1, 2)
+    # The library has other kernels, with other sums, for other layouts: a tile's is always the same.
+    tiles = x.contiguous().view(num_tiles, ROW_TILE, x.shape[1]).transpose(1, 2)
     out = x.new_empty(num_tiles, num_features, ROW_TILE)
     # Rows are the last axis (see above); a chunk of weights stays in the cache for all tiles.
     chunk = FEATURE_CHUNK if x.device.type == "cpu" else num_features
@@ -55,7 +56,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             torch.mm(weight[features], tile, out=result[features])
 
     run_parts(multiply, -(-num_features // chunk))
-    rows = out.transpose(1, 2).reshape(num_tiles * ROW_TILE, num_features)
+    rows = out.transpose(1, 2).contiguous().view(num_tiles * ROW_TILE, num_features)
     return rows if bias is None else rows.add_(bias)
 
 

@@ -8,7 +8,7 @@ be a special token; the characters are put back once those have been found.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from paceline.errors import InvalidParameterError
@@ -25,7 +25,7 @@ def guard(value: Any, special: TokenSplitter, taken: frozenset[str]) -> tuple[An
     """Return `value` with the special-token look-alikes in its strings broken, and how to undo it.
 
     Args:
-        value: strings, and lists and mappings of them, nested; anything else is returned as it is.
+        value: strings, and sequences and mappings of them, nested; anything else is returned as it is.
         special: finds special tokens.
         taken: characters that must not be used as stand-ins, besides those in `value`.
 
@@ -62,7 +62,7 @@ def _strings(value: Any) -> Iterator[str]:
         for key, entry in value.items():
             yield from _strings(key)
             yield from _strings(entry)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, Sequence) and not isinstance(value, bytes):
         for entry in value:
             yield from _strings(entry)
 
@@ -72,6 +72,6 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
         return change(value)
     if isinstance(value, Mapping):
         return {_mapped(key, change): _mapped(entry, change) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_mapped(entry, change) for entry in value]
     return value

@@ -22,8 +22,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from paceline.errors import ChatTemplateError
 from paceline.models.chat_guard import guard
 from paceline.models.chat_messages import Message, check_messages
+from paceline.models.json_file import read_json, read_text
 from paceline.models.tokenizer import Tokenizer
-from paceline.models.tokenizer_json import read_json
 from paceline.models.tokenizer_split import TokenSplitter
 
 _DEFAULT, _TOOL_USE = "default", "tool_use"
@@ -79,7 +79,7 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: a template has no valid syntax, or there is none named `default`.
         """
-        sources = {_DEFAULT: source} if isinstance(source, str) else dict(source)
+        sources = dict(source) if isinstance(source, Mapping) else {_DEFAULT: source}
         if _DEFAULT not in sources:
             raise ChatTemplateError(
                 given=f"chat templates named {', '.join(map(repr, sources)) or 'nothing'}",
@@ -117,7 +117,7 @@ class ChatTemplate:
         """
         sources = _named(read_json(folder / "tokenizer_config.json").get("chat_template"))
         if (file := folder / "chat_template.jinja").exists():
-            sources[_DEFAULT] = file.read_text("utf-8")
+            sources[_DEFAULT] = read_text(file)
         return cls(sources, tokenizer) if sources else None
 
     def render(
@@ -256,10 +256,13 @@ def _named(value: object) -> dict[str, str]:
 
 def _compile(environment: jinja2.Environment, source: object) -> jinja2.Template:
     try:
-        return environment.from_string(str(source))
-    except jinja2.TemplateSyntaxError as error:
+        if not isinstance(source, str):
+            raise TypeError(f"a {type(source).__name__}")
+        return environment.from_string(source)
+    except Exception as error:  # besides bad syntax, nesting that Python's own compiler refuses
+        place = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
         raise ChatTemplateError(
-            given=f"a chat template that is no Jinja template (line {error.lineno}: {error.message})",
+            given=f"a chat template that is no Jinja template ({place}{error})",
             expected="a Jinja template",
             remedy="Use a plain prompt, or another file of the model",
         ) from None

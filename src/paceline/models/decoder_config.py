@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from paceline.errors import UnsupportedModelError
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma3")
+MAX_LAYERS = 1_000
+"""More than any model has; a greater number in a file is damage, and would be counted through before a tensor
+is found missing."""
 
 
 class RotaryLayout(enum.Enum):

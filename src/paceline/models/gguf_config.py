@@ -11,6 +11,7 @@ from typing import Any
 from paceline.errors import MissingTensorError, ModelError, ModelFileError
 from paceline.models.decoder_config import (
     FAMILIES,
+    MAX_LAYERS,
     Activation,
     DecoderConfig,
     Rotary,
@@ -62,7 +63,7 @@ class _Keys:
         value = self._uniform(name)
         if value is None and default is not None:
             return default
-        if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
             raise self.wrong(name, value, "a positive number")
         return float(value)
 
@@ -70,7 +71,7 @@ class _Keys:
         """Some keys hold one value a layer; all equal is one value."""
         value = self.get(name)
         if isinstance(value, list):
-            if len(set(value)) != 1:
+            if not value or any(item != value[0] for item in value):
                 raise unsupported_feature(
                     f"{self.prefix}.{name} that differs between layers", "one value for all"
                 )
@@ -103,6 +104,8 @@ def config_from_gguf(file: GGUFFile) -> DecoderConfig:
     head_dim = keys.integer("attention.key_length", hidden_size // num_heads)
     _check_heads(keys, num_heads, head_dim)
     is_gemma, num_layers = family == "gemma3", keys.integer("block_count")
+    if num_layers > MAX_LAYERS:
+        raise keys.wrong("block_count", num_layers, f"at most {MAX_LAYERS} layers")
     return DecoderConfig(
         family=family,
         num_layers=num_layers,

@@ -8,9 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.models.gguf_config import config_from_gguf
+from paceline.models.chat_template import ChatTemplate
+from paceline.models.decoder_config import DecoderConfig
 from paceline.models.gguf_file import GGUFFile
-from paceline.models.tensors import TensorInfo
+from paceline.models.load import folder_decoder, gguf_decoder
+from paceline.models.tensors import TensorInfo, TensorSource
+from paceline.models.tokenizer import Tokenizer
 
 FLOAT32_BYTES = 4
 
@@ -27,7 +30,7 @@ class TensorTypeUse:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A model file in figures."""
+    """A model file, or a folder with one, in figures."""
 
     path: str
     file_bytes: int
@@ -46,7 +49,7 @@ class Inspection:
     kv_bytes_per_token: int
     """Keys and values of one position in float32, over all layers."""
     tokenizer: str
-    """Kind and, where there is one, pre-tokenizer, as the file names them."""
+    """Kind and, where there is one, pre-tokenizer, as a GGUF file names them; or `tokenizer.json`."""
     has_chat_template: bool
     tensor_types: tuple[TensorTypeUse, ...]
     """Most bytes first."""
@@ -56,20 +59,57 @@ class Inspection:
         return asdict(self)
 
 
-def inspect_gguf(path: Path) -> Inspection:
-    """Read a GGUF file's metadata and tensor directory.
+def inspect_model(path: Path) -> Inspection:
+    """Read what a GGUF file, a safetensors file or a model folder says of itself.
 
     Raises:
         ModelNotFoundError, ModelFileError, UnsupportedModelError: as loading the model would.
     """
+    if path.suffix == ".safetensors":
+        path = path.parent
+    return _inspect_folder(path) if path.is_dir() else _inspect_gguf(path)
+
+
+def _inspect_gguf(path: Path) -> Inspection:
     file = GGUFFile.open(path)
-    config = config_from_gguf(file)
-    types = _tensor_types(file.tensors)
+    metadata = file.metadata
+    kind, pre = metadata.get("tokenizer.ggml.model", "none"), metadata.get("tokenizer.ggml.pre")
+    return _inspection(
+        path,
+        *gguf_decoder(file),
+        name=metadata.get("general.name"),
+        tokenizer=f"{kind} ({pre})" if pre else str(kind),
+        has_chat_template="tokenizer.chat_template" in metadata,
+    )
+
+
+def _inspect_folder(folder: Path) -> Inspection:
+    decoder = folder_decoder(folder)
+    template = ChatTemplate.from_folder(folder, Tokenizer.from_tokenizer_json(folder))
+    return _inspection(
+        folder,
+        *decoder,
+        name=None,
+        tokenizer="tokenizer.json",
+        has_chat_template=template is not None,
+    )
+
+
+def _inspection(
+    path: Path,
+    config: DecoderConfig,
+    source: TensorSource,
+    *,
+    name: str | None,
+    tokenizer: str,
+    has_chat_template: bool,
+) -> Inspection:
+    types = _tensor_types(source.tensors)
     kv_values = 2 * config.num_layers * config.num_kv_heads * config.head_dim
     return Inspection(
         path=str(path),
-        file_bytes=path.stat().st_size,
-        name=file.metadata.get("general.name"),
+        file_bytes=sum(file.stat().st_size for file in _weight_files(path)),
+        name=name,
         architecture=config.family,
         num_parameters=sum(use.num_parameters for use in types),
         num_layers=config.num_layers,
@@ -80,10 +120,14 @@ def inspect_gguf(path: Path) -> Inspection:
         context_length=config.context_length,
         sliding_window=config.sliding_window,
         kv_bytes_per_token=kv_values * FLOAT32_BYTES,
-        tokenizer=_tokenizer_of(file.metadata),
-        has_chat_template="tokenizer.chat_template" in file.metadata,
+        tokenizer=tokenizer,
+        has_chat_template=has_chat_template,
         tensor_types=types,
     )
+
+
+def _weight_files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
 
 
 def _tensor_types(tensors: Mapping[str, TensorInfo]) -> tuple[TensorTypeUse, ...]:
@@ -100,9 +144,3 @@ def _tensor_types(tensors: Mapping[str, TensorInfo]) -> tuple[TensorTypeUse, ...
         for name, members in by_type.items()
     ]
     return tuple(sorted(uses, key=lambda use: use.num_bytes, reverse=True))
-
-
-def _tokenizer_of(metadata: Mapping[str, Any]) -> str:
-    kind = metadata.get("tokenizer.ggml.model", "none")
-    pre = metadata.get("tokenizer.ggml.pre")
-    return f"{kind} ({pre})" if pre else str(kind)

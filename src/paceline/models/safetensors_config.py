@@ -6,7 +6,6 @@ transformers 5. Defaults of absent keys are those of the configuration classes i
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from paceline.errors import ModelError, ModelFileError, ModelNotFoundError
 from paceline.models.decoder_config import (
+    MAX_LAYERS,
     Activation,
     DecoderConfig,
     Rotary,
@@ -21,6 +21,7 @@ from paceline.models.decoder_config import (
     unsupported_family,
     unsupported_feature,
 )
+from paceline.models.json_file import read_json
 
 _FAMILY_OF = {
     "llama": "llama",
@@ -55,6 +56,13 @@ class _Keys:
         value = self.values.get(name)
         return default if value is None else value
 
+    def table(self, name: str) -> Mapping[str, Any] | None:
+        """Return an object; none where it is absent."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.wrong(name, "an object")
+        return value
+
     def integer(self, name: str, default: int | None = None) -> int:
         value = self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -87,7 +95,7 @@ def config_from_folder(folder: Path) -> tuple[DecoderConfig, bool]:
         ModelFileError: a key is missing or makes no sense.
     """
     keys = _read(folder / "config.json")
-    family = _FAMILY_OF.get(keys.get("model_type"))
+    family = _FAMILY_OF.get(str(keys.get("model_type")))
     if family is None:
         raise unsupported_family(keys.get("model_type"), str(keys.path))
     for name, neutral in _NEUTRAL_VALUES.items():
@@ -97,26 +105,20 @@ def config_from_folder(folder: Path) -> tuple[DecoderConfig, bool]:
 
 
 def _read(path: Path) -> _Keys:
-    try:
-        values = json.loads(path.read_text("utf-8"))
-    except OSError as error:
+    if not path.exists():
         raise ModelNotFoundError(
-            given=f"{path} cannot be read ({error.strerror})",
-            expected="a model folder with config.json",
+            given=f"no {path.name} in {path.parent}",
+            expected="a GGUF file, or a model folder with config.json",
             remedy="Check the path",
-        ) from None
-    except ValueError as error:
-        raise ModelFileError(
-            given=f"{path} is not JSON ({error})", expected="JSON", remedy="Fetch it again"
-        ) from None
-    if not isinstance(values, dict):
-        raise ModelFileError(given=f"{path} holds no object", expected="an object", remedy="Fetch it again")
-    return _Keys(path, values)
+        )
+    return _Keys(path, read_json(path))
 
 
 def _describe(keys: _Keys, family: str) -> DecoderConfig:
     is_gemma = family == "gemma3"
     num_layers, num_heads = keys.integer("num_hidden_layers"), keys.integer("num_attention_heads")
+    if num_layers > MAX_LAYERS:
+        raise keys.wrong("num_hidden_layers", f"at most {MAX_LAYERS} layers")
     hidden_size = keys.integer("hidden_size")
     num_kv_heads = keys.integer("num_key_value_heads", num_heads)
     head_dim = keys.integer("head_dim", hidden_size // num_heads)
@@ -152,7 +154,7 @@ def _describe(keys: _Keys, family: str) -> DecoderConfig:
 
 def _activation(keys: _Keys, name: str) -> Activation:
     default = "gelu_pytorch_tanh" if name == "hidden_activation" else "silu"
-    activation = _ACTIVATIONS.get(keys.get(name, default))
+    activation = _ACTIVATIONS.get(str(keys.get(name, default)))
     if activation is None:
         raise unsupported_feature(
             f"{name} = {keys.get(name)!r} in {keys.path}", f"one of {', '.join(_ACTIVATIONS)}"
@@ -169,7 +171,11 @@ def _sliding(keys: _Keys, family: str, num_layers: int) -> tuple[int | None, fro
     kinds = keys.get("layer_types")
     if kinds is None:
         kinds = [_LOCAL if _is_sliding(keys, family, layer) else _GLOBAL for layer in range(num_layers)]
-    if not isinstance(kinds, list) or len(kinds) != num_layers or not set(kinds) <= {_GLOBAL, _LOCAL}:
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != num_layers
+        or any(kind not in (_GLOBAL, _LOCAL) for kind in kinds)
+    ):
         raise keys.wrong("layer_types", f"{num_layers} times {_GLOBAL} or {_LOCAL}")
     layers = frozenset(layer for layer, kind in enumerate(kinds) if kind == _LOCAL)
     return (keys.integer("sliding_window", 4096), layers) if layers else (None, layers)
@@ -178,7 +184,10 @@ def _sliding(keys: _Keys, family: str, num_layers: int) -> tuple[int | None, fro
 def _is_sliding(keys: _Keys, family: str, layer: int) -> bool:
     if family == "gemma3":
         return (layer + 1) % keys.integer("sliding_window_pattern", 6) != 0
-    return family == "llama" or layer >= int(keys.get("max_window_layers", 28))
+    first = keys.get("max_window_layers", 28)
+    if not isinstance(first, int):
+        raise keys.wrong("max_window_layers", "a whole number")
+    return family == "llama" or layer >= first
 
 
 def _local_rotary(keys: _Keys, head_dim: int) -> Rotary:
@@ -189,11 +198,13 @@ def _local_rotary(keys: _Keys, head_dim: int) -> Rotary:
 
 def _rotary(keys: _Keys, kind: str, head_dim: int, default_base: float) -> Rotary:
     """Read the rotary parameters of one kind of layer."""
-    parameters = keys.get("rope_parameters")
+    parameters = keys.table("rope_parameters")
     if parameters is None:
-        parameters = {"rope_theta": keys.get("rope_theta"), **keys.get("rope_scaling", {})}
+        parameters = {"rope_theta": keys.get("rope_theta"), **(keys.table("rope_scaling") or {})}
     elif kind in parameters:
         parameters = parameters[kind]
+        if not isinstance(parameters, Mapping):
+            raise keys.wrong("rope_parameters", "objects")
     base = as_number(keys, "rope_theta", parameters.get("rope_theta") or default_base)
     name = parameters.get("rope_type", parameters.get("type", "default"))
     if parameters.get("partial_rotary_factor", 1.0) != 1.0:

@@ -6,7 +6,6 @@ know no BF16; the format is small enough to read here, into the same records tha
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import ModelError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from paceline.models.json_file import parse_json, read_json
 from paceline.models.tensors import TensorInfo
 
 INDEX_NAME, SINGLE_NAME = "model.safetensors.index.json", "model.safetensors"
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
+MAX_DIMENSIONS = 8
 _WIDTHS = {"F32": 4, "F16": 2, "BF16": 2}
 
 
@@ -47,9 +48,9 @@ def read_safetensors(folder: Path) -> dict[str, TensorInfo]:
 
 def _read_index(index: Path) -> dict[str, str]:
     try:
-        places = json.loads(index.read_text("utf-8"))["weight_map"]
+        places = read_json(index)["weight_map"]
         valid = all(isinstance(name, str) and Path(name).name == name for name in places.values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise _damaged(index, f"no readable weight map ({error!r})", "JSON with a weight_map") from None
     if not valid:
         raise _damaged(index, "a shard outside the folder", "plain file names")
@@ -75,12 +76,7 @@ def _split(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray
     size = int.from_bytes(data[:8].tobytes(), "little")
     if len(data) < 8 or size > min(MAX_HEADER_BYTES, len(data) - 8):
         raise _damaged(path, f"a header of {size} bytes in a file of {len(data)}", "one that fits the file")
-    try:
-        header = json.loads(data[8 : 8 + size].tobytes())
-    except ValueError as error:
-        raise _damaged(path, f"a header that is not JSON ({error})", "a JSON header") from None
-    if not isinstance(header, dict):
-        raise _damaged(path, f"a header that is a {type(header).__name__}", "a JSON object")
+    header = parse_json(data[8 : 8 + size].tobytes(), f"the header of {path}")
     header.pop("__metadata__", None)
     return header, data[8 + size :]
 
@@ -89,11 +85,11 @@ def _locate(path: Path, name: str, entry: Mapping[str, Any], buffer: NDArray[np.
     try:
         type_name, shape = entry["dtype"], tuple(map(int, entry["shape"]))
         begin, end = map(int, entry["data_offsets"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _damaged(
             path, f"tensor {name!r} badly described ({error!r})", "dtype, shape, offsets"
         ) from None
-    if type_name not in _WIDTHS:
+    if not isinstance(type_name, str) or type_name not in _WIDTHS:
         raise UnsupportedModelError(
             given=f"tensor {name!r} of type {type_name} in {path.name}",
             expected=f"one of {', '.join(_WIDTHS)}",
@@ -101,8 +97,14 @@ def _locate(path: Path, name: str, entry: Mapping[str, Any], buffer: NDArray[np.
         )
     if not 0 <= begin <= end <= len(buffer):
         raise _damaged(path, f"tensor {name!r} reaches to byte {end}", f"an end within {len(buffer)} bytes")
-    if min(shape, default=1) < 0 or end - begin != math.prod(shape) * _WIDTHS[type_name]:
-        raise _damaged(path, f"tensor {name!r} with {end - begin} bytes", f"what {list(shape)} takes")
+    if (
+        len(shape) > MAX_DIMENSIONS
+        or min(shape, default=1) < 0
+        or end - begin != math.prod(shape) * _WIDTHS[type_name]
+    ):
+        raise _damaged(
+            path, f"tensor {name!r} with {end - begin} bytes", f"what {list(shape[:MAX_DIMENSIONS])} takes"
+        )
     return TensorInfo(name, shape, type_name, buffer[begin:end])
 
 

@@ -24,6 +24,8 @@ from paceline.models.tokenizer_tokens import (
 
 logger = logging.getLogger(__name__)
 
+_UNDEFINED = 0
+"""The specification's number for a token of no stated type."""
 _SPELL: Mapping[str, Callable[[str], bytes]] = {"gpt2": byte_level_bytes, "llama": sentencepiece_bytes}
 
 
@@ -80,8 +82,9 @@ def read_gguf(metadata: Mapping[str, Any]) -> tuple[TokenTable, SplittingEncoder
         UnsupportedModelError: the kind of tokenizer or the pre-tokenizer is not supported.
     """
     kind = _kind(metadata)
-    strings = _array(metadata, "tokens")
-    types = _array(metadata, "token_type", len(strings))
+    strings = _array(metadata, "tokens", str)
+    types = _array(metadata, "token_type", int, len(strings))
+    _check_types(types)
     special = _special_ids(metadata, kind, strings, types)
     table = TokenTable(strings, bytes(_promoted(types, strings, special)), _SPELL[kind])
     pieces = _byte_level(metadata, table) if kind == "gpt2" else _sentencepiece(metadata, table)
@@ -89,7 +92,7 @@ def read_gguf(metadata: Mapping[str, Any]) -> tuple[TokenTable, SplittingEncoder
 
 
 def _kind(metadata: Mapping[str, Any]) -> str:
-    kind = metadata.get("tokenizer.ggml.model")
+    kind = _text(metadata, "model")
     if kind is None:
         raise ModelFileError(
             given="no tokenizer in the file (tokenizer.ggml.model is absent)",
@@ -102,20 +105,42 @@ def _kind(metadata: Mapping[str, Any]) -> str:
             expected="gpt2 (byte-level BPE) or llama (SentencePiece BPE)",
             remedy="Use a model with one of these",
         )
-    return str(kind)
+    return kind
 
 
-def _array(metadata: Mapping[str, Any], name: str, length: int | None = None) -> list[Any]:
-    """Return an array key as a list, checked to be there and to have one entry for each token."""
+def _text(metadata: Mapping[str, Any], name: str) -> str | None:
     value = metadata.get(f"tokenizer.ggml.{name}")
-    if value is None or len(value) == 0 or (length is not None and len(value) != length):
-        given = "is absent" if value is None else f"has {len(value)} entries"
-        raise ModelFileError(
-            given=f"tokenizer.ggml.{name} {given}",
-            expected="an entry for each token" if length is None else f"{length} entries, one for each token",
-            remedy="Fetch or convert the model again",
+    if value is not None and not isinstance(value, str):
+        raise _wrong(f"{name} = {value!r:.60}", "a string")
+    return value
+
+
+def _flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = metadata.get(f"tokenizer.ggml.{name}", default)
+    if not isinstance(value, bool):
+        raise _wrong(f"{name} = {value!r:.60}", "true or false")
+    return value
+
+
+def _array(metadata: Mapping[str, Any], name: str, kind: type, length: int | None = None) -> list[Any]:
+    """Return an array key, checked to be there, of one kind of item and with one for each token."""
+    value = metadata.get(f"tokenizer.ggml.{name}")
+    expected = f"{length or 'an array of'} {kind.__name__} entries, one for each token"
+    if not value:
+        raise _wrong(f"{name} is absent" if value is None else f"{name} = {value!r}", expected)
+    if not isinstance(value, list) or set(map(type, value)) != {kind}:
+        raise _wrong(f"{name} = {value!r:.60}", expected)
+    if length is not None and len(value) != length:
+        raise _wrong(f"{name} has {len(value)} entries", expected)
+    return list(value)
+
+
+def _check_types(types: Sequence[int]) -> None:
+    unknown = set(types) - {_UNDEFINED, *TokenType}
+    if unknown:
+        raise _wrong(
+            f"token_type has the number {min(unknown)}", f"numbers from {_UNDEFINED} to {max(TokenType)}"
         )
-    return list(value.tolist() if hasattr(value, "tolist") else value)
 
 
 def _id(metadata: Mapping[str, Any], name: str, num_tokens: int) -> int | None:
@@ -123,13 +148,17 @@ def _id(metadata: Mapping[str, Any], name: str, num_tokens: int) -> int | None:
     value = metadata.get(f"tokenizer.ggml.{name}_token_id")
     if value is None:
         return None
-    if not 0 <= int(value) < num_tokens:
-        raise ModelFileError(
-            given=f"tokenizer.ggml.{name}_token_id = {value}",
-            expected=f"an id below the {num_tokens} tokens of the vocabulary",
-            remedy="Fetch or convert the model again",
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < num_tokens:
+        raise _wrong(
+            f"{name}_token_id = {value!r:.60}", f"an id below the {num_tokens} tokens of the vocabulary"
         )
-    return int(value)
+    return value
+
+
+def _wrong(given: str, expected: str) -> ModelFileError:
+    return ModelFileError(
+        given=f"tokenizer.ggml.{given}", expected=expected, remedy="Fetch or convert the model again"
+    )
 
 
 def _special_ids(
@@ -140,9 +169,9 @@ def _special_ids(
         warn_without_end("its file (tokenizer.ggml.eos_token_id)")
     marks = (TokenType.CONTROL, TokenType.USER_DEFINED)
     known = {index for index, kind in enumerate(types) if kind in marks and strings[index] in END_STRINGS}
-    by_default = kind == "llama" or pre_tokenizer(metadata.get("tokenizer.ggml.pre")).add_bos
-    adds_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", by_default))
-    adds_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False))
+    by_default = kind == "llama" or pre_tokenizer(_text(metadata, "pre")).add_bos
+    adds_bos = _flag(metadata, "add_bos_token", by_default)
+    adds_eos = _flag(metadata, "add_eos_token", False)
     return SpecialIds(
         bos_id=bos,
         eos_id=eos,
@@ -169,14 +198,14 @@ def _promoted(types: list[int], strings: Sequence[str], special: SpecialIds) -> 
 
 def _byte_level(metadata: Mapping[str, Any], table: TokenTable) -> ByteLevelEncoder:
     vocabulary = {string: index for index, string in enumerate(table.strings)}
-    rule = pre_tokenizer(metadata.get("tokenizer.ggml.pre"))
-    return ByteLevelEncoder(vocabulary, _array(metadata, "merges"), rule)
+    rule = pre_tokenizer(_text(metadata, "pre"))
+    return ByteLevelEncoder(vocabulary, _array(metadata, "merges", str), rule)
 
 
 def _sentencepiece(metadata: Mapping[str, Any], table: TokenTable) -> SentencePieceEncoder:
     return SentencePieceEncoder(
         table,
-        scores=_array(metadata, "scores", len(table.strings)),
-        add_space_prefix=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+        scores=_array(metadata, "scores", float, len(table.strings)),
+        add_space_prefix=_flag(metadata, "add_space_prefix", True),
         unknown_id=_id(metadata, "unknown", len(table.strings)),
     )

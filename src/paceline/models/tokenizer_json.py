@@ -16,6 +16,7 @@ from typing import Any
 import tokenizers
 
 from paceline.errors import ModelFileError, UnsupportedModelError
+from paceline.models.json_file import read_json, read_text, unreadable
 from paceline.models.tokenizer_special import SpecialIds, end_string_ids, warn_without_end
 from paceline.models.tokenizer_split import TokenSplitter
 from paceline.models.tokenizer_tokens import (
@@ -25,6 +26,8 @@ from paceline.models.tokenizer_tokens import (
     sentencepiece_bytes,
 )
 
+MAX_GAPS = 1_000_000
+"""Most ids without a token; a vocabulary of sound files has a few thousand at most."""
 _SENTENCEPIECE_DECODERS = frozenset({"ByteFallback", "Metaspace", "Replace"})
 
 
@@ -80,7 +83,7 @@ class LibraryEncoder:
         """The library's object for text that does not stand at the start, where no space is put before it."""
         text = json.dumps(self._definition, ensure_ascii=False)
         never = text.replace('"prepend_scheme": "first"', '"prepend_scheme": "never"')
-        return self._library if never == text else load_library(never, "tokenizer.json")
+        return self._library if never == text else load_library(never, Path("tokenizer.json"))
 
     def _encode(self, library: tokenizers.Tokenizer, text: str, parse_special: bool) -> list[int]:
         with self._lock:
@@ -104,73 +107,53 @@ def read_folder(folder: Path) -> tuple[TokenTable, LibraryEncoder, SpecialIds]:
             expected="the model's tokenizer beside its weights",
             remedy="Fetch the model's tokenizer.json and tokenizer_config.json into the folder",
         )
-    kind = definition.get("model", {}).get("type")
+    model = definition.get("model")
+    kind = model.get("type") if isinstance(model, dict) else None
     if kind != "BPE":
         raise UnsupportedModelError(
             given=f"a tokenizer of type {kind!r} in {path}",
             expected="BPE",
             remedy="Use a model with a BPE tokenizer",
         )
-    library = load_library(path.read_text("utf-8"), str(path))
-    table = _table(library, _spelling(definition, path))
+    library = load_library(read_text(path), path)
+    table = _table(library, _spelling(definition, path), path)
     return table, LibraryEncoder(definition, library), _special_ids(folder, library, table)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object from a file; empty where there is no such file.
-
-    Raises:
-        ModelFileError: the file is no JSON object.
-    """
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise _damaged(str(path), error) from None
-    if not isinstance(value, dict):
-        raise _damaged(str(path), f"a JSON {type(value).__name__} at the top")
-    return value
-
-
-def load_library(definition: str, path: str) -> tokenizers.Tokenizer:
+def load_library(definition: str, path: Path) -> tokenizers.Tokenizer:
     """Return the library's tokenizer for the text of a `tokenizer.json`."""
     try:
         library = tokenizers.Tokenizer.from_str(definition)
     except Exception as error:  # the library raises bare Exception for whatever its Rust side refuses
-        raise _damaged(path, error) from None
+        raise unreadable(path, error) from None
     # A file may carry the padding and truncation of somebody's training run; a prompt is never cut unasked.
     library.no_padding()
     library.no_truncation()
     return library
 
 
-def _damaged(path: str, error: object) -> ModelFileError:
-    return ModelFileError(
-        given=f"{path} cannot be read ({error})",
-        expected="the model's file as published",
-        remedy="Fetch the file again",
-    )
-
-
 def _spelling(definition: Mapping[str, Any], path: Path) -> Callable[[str], bytes]:
     """Return how tokens spell bytes, by the decoder that the file names."""
-    decoder = definition.get("decoder") or {}
-    kinds = {part.get("type") for part in [decoder, *decoder.get("decoders", [])]}
+    decoder = definition.get("decoder")
+    nested = decoder.get("decoders") if isinstance(decoder, dict) else None
+    parts = [decoder, *(nested if isinstance(nested, list) else [])]
+    kinds = {str(part.get("type")) for part in parts if isinstance(part, dict)}
     if "ByteLevel" in kinds:
         return byte_level_bytes
     if kinds & _SENTENCEPIECE_DECODERS:
         return sentencepiece_bytes
     raise UnsupportedModelError(
-        given=f"decoder {decoder.get('type')!r} in {path}",
+        given=f"decoders {sorted(kinds)} in {path}",
         expected="ByteLevel, or SentencePiece's: " + ", ".join(sorted(_SENTENCEPIECE_DECODERS)),
         remedy="Use a model with one of these",
     )
 
 
-def _table(library: tokenizers.Tokenizer, spell: Callable[[str], bytes]) -> TokenTable:
+def _table(library: tokenizers.Tokenizer, spell: Callable[[str], bytes], path: Path) -> TokenTable:
     vocabulary = library.get_vocab(with_added_tokens=True)
     size = max(vocabulary.values(), default=-1) + 1
+    if size > len(vocabulary) + MAX_GAPS:
+        raise unreadable(path, f"{len(vocabulary)} tokens with ids up to {size - 1}")
     strings = [f"[PAD{index}]" for index in range(size)]
     types = bytearray([TokenType.UNUSED]) * size
     for string, token_id in vocabulary.items():
@@ -185,11 +168,16 @@ def _special_ids(folder: Path, library: tokenizers.Tokenizer, table: TokenTable)
     bos, eos = (_named_id(config, name, library, folder) for name in ("bos_token", "eos_token"))
     ends = read_json(folder / "generation_config.json").get("eos_token_id")
     listed: Sequence[int] = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    if wrong := [end for end in listed if type(end) is not int or not 0 <= end < len(table.strings)]:
+        raise unreadable(folder / "generation_config.json", f"eos_token_id {wrong[0]!r}")
     if eos is None and not listed:
         warn_without_end("tokenizer_config.json (eos_token)")
-    added = library.encode("a", add_special_tokens=True).ids
-    num_before = added.index(library.encode("a", add_special_tokens=False).ids[0])
-    num_plain = len(library.encode("a", add_special_tokens=False).ids)
+    added, plain = (
+        library.encode("a", add_special_tokens=with_special).ids for with_special in (True, False)
+    )
+    if not plain or plain[0] not in added:
+        raise unreadable(folder / "tokenizer.json", "a vocabulary that cannot spell the letter a")
+    num_before, num_plain = added.index(plain[0]), len(plain)
     return SpecialIds(
         bos_id=bos,
         eos_id=eos,
@@ -207,7 +195,7 @@ def _named_id(
     string = value.get("content") if isinstance(value, Mapping) else value
     if string is None:
         return None
-    token_id: int | None = library.token_to_id(string)
+    token_id: int | None = library.token_to_id(string) if isinstance(string, str) else None
     if token_id is None:
         raise ModelFileError(
             given=f"{name} {string!r} in {folder / 'tokenizer_config.json'}",

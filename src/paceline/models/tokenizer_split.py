@@ -36,11 +36,17 @@ class TokenSplitter:
             position = end
 
     def starts(self, text: str) -> Iterator[int]:
-        """Yield every place at which a token begins, those inside other tokens too."""
+        """Yield every place at which a token begins: inside others too, or cut off by the end of the text."""
         if self._candidate is not None:
             for match in self._candidate.finditer(text):
-                if self._longest(text, match.start()) is not None:
+                if self._longest(text, match.start()) is not None or self._breaks_off(text, match.start()):
                     yield match.start()
+
+    def _breaks_off(self, text: str, start: int) -> bool:
+        """Whether all of the text from `start` on is the beginning of a longer token."""
+        if len(text) - start >= self._lengths[text[start]][0]:
+            return False
+        return any(string.startswith(text[start:]) for string in self._ids)
 
     def _longest(self, text: str, start: int) -> int | None:
         for length in self._lengths[text[start]]:

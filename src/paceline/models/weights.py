@@ -164,10 +164,12 @@ class _Reader(TensorReader):
 
     def matrix(self, names: Sequence[str], sizes: Sequence[int], num_inputs: int) -> Tensor:
         """Return matrices [size, num_inputs] below one another."""
+        # Looked up, and so checked against the file, before memory is taken for sizes that may be nonsense.
+        parts = [self.tensor(name, (size, num_inputs)) for name, size in zip(names, sizes, strict=True)]
         fused = np.empty((sum(sizes), num_inputs), np.float32)
         start = 0
-        for name, size in zip(names, sizes, strict=True):
-            self.read(self.tensor(name, (size, num_inputs)), fused[start : start + size])
+        for part, size in zip(parts, sizes, strict=True):
+            self.read(part, fused[start : start + size])
             start += size
         return torch.from_numpy(fused).to(self._device)
 
