@@ -72,8 +72,9 @@ class TensorReader:
 
     def vector(self, name: str, size: int) -> NDArray[np.float32]:
         """Return float32 [size]."""
+        tensor = self.tensor(name, (size,))  # checked before memory is taken for a size that may be nonsense
         values = np.empty(size, np.float32)
-        self.read(self.tensor(name, (size,)), values)
+        self.read(tensor, values)
         return values
 
     def norm(self, name: str, size: int) -> NDArray[np.float32]:
