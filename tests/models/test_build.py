@@ -84,7 +84,7 @@ def test_a_model_on_an_accelerator_is_not_for_native_kernels(
 
 def test_without_the_native_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = PACKED.write(tmp_path / "tiny.gguf")
-    monkeypatch.setattr(build, "native_module", lambda: None)
+    monkeypatch.setattr(build, "native", None)
     assert isinstance(load_model(path).model, Decoder)
     with pytest.raises(ConfigError, match="native kernels without the native module"):
         load_model(path, "cpu", LoadOptions(Kernels.NATIVE))

@@ -200,7 +200,8 @@ class Decoder:
     def _logits(self, hidden: Tensor, batch: _Batch) -> Tensor:
         rows = _pad_rows(hidden[batch.wanted])
         normed = reference.rms_norm(rows, self._weights.final_norm, self.config.norm_eps)
-        return reference.linear(normed, self._weights.head)[: len(batch.wanted)]
+        # Rows that lie side by side, since native sampling reads each as one run of memory.
+        return reference.linear(normed, self._weights.head)[: len(batch.wanted)].contiguous()
 
 
 def _first_key(start: int, window: int | None) -> int:
