@@ -8,6 +8,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -82,7 +84,8 @@ EmbeddingTable table_of(const std::string &type_name, const Bytes &bytes, size_t
     return {format, bytes.data(), bytes.shape(0) / row_bytes, std::make_shared<Bytes>(bytes)};
 }
 
-// Logits' memory is used again when Python has dropped it: a fresh one would be zeroed by the system page by page.
+// Logits' memory is used again when Python has dropped it: a fresh one would be zeroed by the system page by page. It
+// begins as minus infinity, which logits of tokens that a reduced head lacks stay.
 class LogitsPool : public std::enable_shared_from_this<LogitsPool> {
    public:
     using Array = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
@@ -113,9 +116,11 @@ class LogitsPool : public std::enable_shared_from_this<LogitsPool> {
             buffer = std::move(free_.back());
             free_.pop_back();
         }
+        if (buffer.num_bytes() >= num_bytes) return buffer;
         num_bytes_ -= buffer.num_bytes();
         buffer.reserve(num_bytes);
-        num_bytes_ += buffer.num_bytes();
+        std::fill_n(buffer.floats(), num_bytes / sizeof(float), -std::numeric_limits<float>::infinity());
+        num_bytes_ += num_bytes;
         return buffer;
     }
 
@@ -145,11 +150,11 @@ void make_model(PyModel *self, size_t hidden_size, size_t inner_size, int num_he
                 float norm_eps, float embedding_scale, float score_scale, const std::string &activation,
                 const std::string &rotary_layout, const std::tuple<std::string, Bytes> &embedding,
                 const std::vector<DecoderLayer> &layers, const std::vector<RotaryArguments> &rotaries, Values final_norm,
-                SharedPacked head) {
+                SharedPacked head, const std::vector<std::int32_t> &head_ids) {
     const DecoderShape shape{hidden_size,     inner_size,  num_heads,   num_kv_heads, head_dim, norm_eps,
                              embedding_scale, score_scale, activation_of(activation), pairing_of(rotary_layout)};
     DecoderWeights weights{table_of(std::get<0>(embedding), std::get<1>(embedding), hidden_size), layers, {},
-                           copy_of(final_norm), std::move(head)};
+                           copy_of(final_norm), std::move(head), head_ids};
     for (const auto &[base, linear_factor, factors] : rotaries) {
         if (factors && factors->shape(0) != static_cast<size_t>(head_dim / 2)) refuse("rotary factors are not [head_dim / 2]");
         weights.rotaries.emplace_back(head_dim, base, linear_factor, factors ? factors->data() : nullptr);
@@ -167,7 +172,7 @@ LogitsPool::Array forward(PyModel &self, std::vector<Sequence> slices, KvStore &
         sequences.push_back({start, std::move(token_ids), std::move(block_ids), wanted});
         num_logits += wanted;
     }
-    LogitsPool::Array logits = self.logits->lease(num_logits, self.model->num_outputs());
+    LogitsPool::Array logits = self.logits->lease(num_logits, self.model->vocab_size());
     float *data = logits.data();
     {
         nb::gil_scoped_release release;
@@ -201,15 +206,15 @@ void bind_model(nb::module_ &module) {
     nb::class_<PyModel>(module, "Model", "A whole decoder: one call is one forward pass.")
         .def("__init__", &make_model, nb::kw_only(), "hidden_size"_a, "inner_size"_a, "num_heads"_a, "num_kv_heads"_a,
              "head_dim"_a, "norm_eps"_a, "embedding_scale"_a, "score_scale"_a, "activation"_a, "rotary_layout"_a,
-             "embedding"_a, "layers"_a, "rotaries"_a, "final_norm"_a, "head"_a)
-        .def_prop_ro("num_outputs", [](const PyModel &self) { return self.model->num_outputs(); })
+             "embedding"_a, "layers"_a, "rotaries"_a, "final_norm"_a, "head"_a, "head_ids"_a)
         .def_prop_ro("weight_bytes", [](const PyModel &self) { return self.model->weight_bytes(); })
         .def_prop_ro("workspace_bytes",
                      [](const PyModel &self) { return self.model->workspace_bytes() + self.logits->num_bytes(); })
         .def("allocate_kv", [](const PyModel &self, size_t num_blocks) { return self.model->allocate_kv(num_blocks); },
              "num_blocks"_a)
         .def("forward", &forward, "sequences"_a, "kv"_a,
-             "Run (token ids, start, block ids, number of logits) each; float32 [sum of logits, num_outputs].")
+             "Run (token ids, start, block ids, number of logits) each; float32 [sum of logits, vocab]. Not to be written "
+             "to: what a reduced head lacks is minus infinity from the beginning.")
         .def("stage_seconds", &stage_seconds, "Seconds spent in each stage of all forward passes since the last reset.")
         .def("reset_stages", [](PyModel &self) { self.model->reset_stages(); });
 }

@@ -1,6 +1,7 @@
 #include "model.h"
 
 #include <algorithm>
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -50,6 +51,15 @@ void check_layer(const DecoderShape &shape, const DecoderLayer &layer) {
     check_vector(layer.post_attention_norm, hidden, "post_attention_norm", true);
     check_vector(layer.post_feed_forward_norm, hidden, "post_feed_forward_norm", true);
     require(layer.window >= 0, "a negative window");
+}
+
+void check_head(const DecoderShape &shape, const DecoderWeights &weights) {
+    const std::vector<std::int32_t> &ids = weights.head_ids;
+    const size_t num_tokens = weights.embedding.num_tokens, num_outputs = ids.empty() ? num_tokens : ids.size();
+    check_packed(weights.head, num_outputs, shape.hidden_size, "head");
+    const bool are_rising = std::adjacent_find(ids.begin(), ids.end(), std::greater_equal<>()) == ids.end();
+    require(ids.empty() || (are_rising && ids.front() >= 0 && static_cast<size_t>(ids.back()) < num_tokens),
+            "token ids of the head's rows must be rising, and in the vocabulary");
 }
 
 }  // namespace
@@ -108,7 +118,7 @@ Model::Model(const DecoderShape &shape, DecoderWeights weights) : shape_(shape),
     for (const Rotary &rotary : weights_.rotaries)
         require(rotary.size() == static_cast<size_t>(shape.head_dim / 2), "a rotary embedding of another head_dim");
     check_vector(weights_.final_norm, shape.hidden_size, "final_norm", false);
-    require(weights_.head && weights_.head->num_inputs() == shape.hidden_size, "the head has other inputs");
+    check_head(shape, weights_);
 }
 
 size_t Model::weight_bytes() const {
@@ -266,7 +276,19 @@ void Model::output_part(const Batch &batch, float *logits) {
                           ws.hidden_groups.row(i));
     });
     stages_.end(Stage::norm);
-    linear(*weights_.head, {ws.hidden_groups.row(0), ws.hidden_groups.stride()}, num_wanted, nullptr, logits, num_outputs());
+    const Activations rows{ws.hidden_groups.row(0), ws.hidden_groups.stride()};
+    if (has_all_outputs()) {
+        linear(*weights_.head, rows, num_wanted, nullptr, logits, vocab_size());
+    } else {
+        const std::vector<std::int32_t> &ids = weights_.head_ids;
+        workspace_.reduced.reserve(num_wanted, ids.size());
+        linear(*weights_.head, rows, num_wanted, nullptr, ws.reduced.row(0), ids.size());
+        pool::parallel_for(num_wanted, [&](size_t i) {
+            const float *from = ws.reduced.row(i);
+            float *to = logits + i * vocab_size();
+            for (size_t k = 0; k < ids.size(); ++k) to[ids[k]] = from[k];
+        });
+    }
     stages_.end(Stage::head);
 }
 

@@ -54,6 +54,7 @@ struct DecoderWeights {
     std::vector<Rotary> rotaries;
     Vector final_norm;
     std::shared_ptr<const Packed> head;
+    std::vector<std::int32_t> head_ids;  // token ids of the head's rows, rising; empty where they are all tokens, in order
 };
 
 // The rows of one sequence: consecutive positions from `start`.
@@ -70,14 +71,15 @@ class Model {
     Model(const DecoderShape &shape, DecoderWeights weights);
 
     std::size_t num_layers() const { return weights_.layers.size(); }
-    std::size_t num_outputs() const { return weights_.head->num_outputs(); }
+    std::size_t vocab_size() const { return weights_.embedding.num_tokens; }
+    bool has_all_outputs() const { return weights_.head_ids.empty(); }
     std::size_t weight_bytes() const;  // packed weights, the embedding in its file not counted
     std::size_t workspace_bytes() const { return workspace_.num_bytes(); }
     KvStore allocate_kv(std::size_t num_blocks) const;
 
-    // Computes all rows, writes their keys and values, and the wanted rows' logits to [sum of num_logits, num_outputs()].
-    // Throws std::invalid_argument where ids are out of range or blocks do not cover positions; nothing has run then.
-    // One pass at a time: a second thread waits.
+    // Computes all rows, writes their keys and values, and the wanted rows' logits to [sum of num_logits, vocab_size()];
+    // of tokens that a reduced head lacks, nothing is written. Throws std::invalid_argument where ids are out of range or
+    // blocks do not cover positions; nothing has run then. One pass at a time: a second thread waits.
     void forward(const std::vector<SequenceRows> &sequences, KvStore &kv, float *logits);
 
     const StageClock &stages() const { return stages_; }

@@ -62,12 +62,12 @@ class GroupRows {
 };
 
 struct Workspace {
-    FloatRows hidden, qkv, mixed, part, gate_up, cos, sin, scratch;
+    FloatRows hidden, qkv, mixed, part, gate_up, cos, sin, scratch, reduced;
     GroupRows hidden_groups, mixed_groups, inner_groups;
 
     std::size_t num_bytes() const {
         std::size_t sum = 0;
-        for (const FloatRows *rows : {&hidden, &qkv, &mixed, &part, &gate_up, &cos, &sin, &scratch})
+        for (const FloatRows *rows : {&hidden, &qkv, &mixed, &part, &gate_up, &cos, &sin, &scratch, &reduced})
             sum += rows->num_bytes();
         for (const GroupRows *rows : {&hidden_groups, &mixed_groups, &inner_groups}) sum += rows->num_bytes();
         return sum;

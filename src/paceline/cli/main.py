@@ -16,6 +16,7 @@ from paceline import __version__
 from paceline.errors import ConfigError, ModelNotFoundError, PacelineError, RequestError
 
 COMMANDS: Mapping[str, str] = {
+    "bench": "Measure what this machine makes of a model.",
     "generate": "Answer prompts, with or without speculation, or both side by side.",
     "models": "Fetch, list and inspect models.",
 }

@@ -162,9 +162,8 @@ class Model:
         rotaries: Sequence[tuple[float, float, NDArray[np.float32] | None]],
         final_norm: NDArray[np.float32],
         head: Packed,
+        head_ids: Sequence[int],
     ) -> None: ...
-    @property
-    def num_outputs(self) -> int: ...
     @property
     def weight_bytes(self) -> int: ...
     @property

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paceline.errors import ConfigError, PacelineError, UnsupportedModelError
 from paceline.kernels.native import native
@@ -36,8 +38,17 @@ def choose_decoder(
     device: torch.device,
     options: LoadOptions,
     advance: Callable[[int], None] | None = None,
+    frequent_ids: NDArray[np.uint32] | None = None,
 ) -> CausalModel:
-    """Return the decoder that `options` ask for; `advance` is told of each step's bytes.
+    """Return the decoder that `options` ask for.
+
+    Args:
+        config: of the decoder.
+        source: its tensors.
+        device: what it is to run on.
+        options: how it is to run.
+        advance: told the number of bytes of the file that each step has dealt with.
+        frequent_ids: token ids, uint32, rising, that a native output layer is to keep; none keeps all.
 
     Raises:
         ConfigError: native kernels, or weights that only they have, are asked for on another device, or where
@@ -51,7 +62,7 @@ def choose_decoder(
         assert native is not None
         isa = native.isa()
         logger.info("%s runs on native kernels (%s, %d threads)", source.where, isa, num_threads())
-        return build_native(config, source, options, advance)
+        return build_native(config, source, options, advance, frequent_ids)
     if options.kernels is Kernels.NATIVE or options.weights is not Weights.FILE:
         raise obstacle
     logger.info("%s runs on the float32 reference on %s: %s", source.where, device, obstacle.given)

@@ -13,6 +13,7 @@ from paceline.models.build import choose_decoder
 from paceline.models.chat_template import ChatTemplate
 from paceline.models.decoder_config import DecoderConfig
 from paceline.models.download_progress import ConsoleProgress, Progress
+from paceline.models.frequent_tokens import frequent_tokens
 from paceline.models.gguf_config import config_from_gguf
 from paceline.models.gguf_file import GGUFFile
 from paceline.models.interface import CausalModel
@@ -20,6 +21,7 @@ from paceline.models.options import LoadOptions
 from paceline.models.safetensors_config import config_from_folder
 from paceline.models.safetensors_file import read_safetensors
 from paceline.models.safetensors_names import with_gguf_names
+from paceline.models.tensor_reader import EMBEDDING, HEAD
 from paceline.models.tensors import TensorSource
 from paceline.models.tokenizer import Tokenizer
 
@@ -36,6 +38,8 @@ class LoadedModel:
     path: Path
     num_bytes: int
     """Size of the model's tensors as stored."""
+    step_bytes: int
+    """Of these, what a forward pass of one row reads: all, but of a separate embedding one row."""
     model: CausalModel
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
@@ -109,11 +113,13 @@ def load_model(
             place,
             options or LoadOptions(),
             tracker.advance if tracker else None,
+            frequent_tokens(model.tokenizer) if options and options.reduce_vocabulary else None,
         )
     return LoadedModel(
         name=model.name,
         path=path,
         num_bytes=num_bytes,
+        step_bytes=_step_bytes(model.source, model.config),
         model=decoder,
         tokenizer=model.tokenizer,
         chat_template=model.chat_template,
@@ -157,6 +163,14 @@ def _describe_folder(folder: Path) -> _Description:
         tokenizer=tokenizer,
         chat_template=ChatTemplate.from_folder(folder, tokenizer),
     )
+
+
+def _step_bytes(source: TensorSource, config: DecoderConfig) -> int:
+    num_bytes = sum(tensor.data.nbytes for tensor in source.tensors.values())
+    if HEAD not in source.tensors:
+        return num_bytes
+    table = source.tensors[EMBEDDING].data.nbytes
+    return num_bytes - table + table // config.vocab_size
 
 
 def _check_vocabulary(model: _Description) -> None:

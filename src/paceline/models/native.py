@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paceline.models.decoder_config import DecoderConfig
 from paceline.models.native_decoder import NativeDecoder
 from paceline.models.native_weights import pack_weights
@@ -16,6 +19,7 @@ def build_native(
     source: TensorSource,
     options: LoadOptions,
     advance: Callable[[int], None] | None = None,
+    head_ids: NDArray[np.uint32] | None = None,
 ) -> NativeDecoder:
-    """Pack the tensors and wire them; `advance` is told of each step's bytes."""
-    return NativeDecoder(config, pack_weights(source, config, options.weights, advance=advance))
+    """Pack the tensors and wire them; arguments as in `build.choose_decoder`."""
+    return NativeDecoder(config, pack_weights(source, config, options.weights, head_ids, advance))

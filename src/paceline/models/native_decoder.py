@@ -75,6 +75,7 @@ class NativeDecoder:
             rotaries=[_rotary(rotary, weights.rope_factors) for rotary in weights.rotaries],
             final_norm=weights.final_norm,
             head=weights.head.native,
+            head_ids=[] if weights.head_ids is None else weights.head_ids.tolist(),
         )
 
     @property
@@ -119,8 +120,9 @@ class NativeDecoder:
         """Compute all rows of all slices in one pass, writing their KV.
 
         Returns:
-            float32 logits [sum of num_logits, vocab_size], in the order of `slices`. The memory is the
-            model's: it is used again once the tensor is dropped.
+            float32 logits [sum of num_logits, vocab_size], in the order of `slices`; minus infinity for
+            tokens that a reduced output layer lacks. The memory is the model's, which uses it again once the
+            tensor is dropped: read it, and do not write to it.
 
         Raises:
             ValueError: token or block ids out of range, or blocks that do not cover the positions.

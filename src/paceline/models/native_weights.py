@@ -46,13 +46,15 @@ class NativeWeights:
     rope_factors: NDArray[np.float32] | None
     final_norm: NDArray[np.float32]
     head: PackedLinear
+    head_ids: NDArray[np.uint32] | None
+    """Token ids of the head's rows, rising; none where the head has all."""
 
 
 def pack_weights(
     source: TensorSource,
     config: DecoderConfig,
     weights: Weights = Weights.FILE,
-    head_rows: NDArray[np.uint32] | None = None,
+    head_ids: NDArray[np.uint32] | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> NativeWeights:
     """Pack all tensors that the configuration needs, and give the pages of the file back.
@@ -61,7 +63,7 @@ def pack_weights(
         source: the file's tensors, of types that `unsupported_by_native` does not name.
         config: of the decoder.
         weights: whether to re-quantise.
-        head_rows: token ids whose rows of the output matrix are kept, uint32; none keeps all.
+        head_ids: token ids whose rows of the output matrix are kept, uint32, rising; none keeps all.
         advance: told the number of bytes of the file that each step has dealt with.
 
     Raises:
@@ -78,7 +80,8 @@ def pack_weights(
         rotaries=rotaries,
         rope_factors=packer.rope_factors(),
         final_norm=packer.norm(FINAL_NORM, config.hidden_size),
-        head=packer.matrices([packer.head_name], [size[0]], size[1], rows=head_rows),
+        head=packer.matrices([packer.head_name], [size[0]], size[1], rows=head_ids),
+        head_ids=head_ids,
     )
     packer.finish()
     return native

@@ -1,0 +1,1 @@
+"""Measurements: of models, of traffic, and what follows from them."""
