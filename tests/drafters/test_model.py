@@ -12,6 +12,7 @@ from paceline.records import SamplingParams, Verification
 from paceline.sampling import coupled
 from paceline.sampling.processors import process
 from paceline.sampling.state import SamplingState
+from tests.engine.scripted import hashed_logits
 
 V = 10
 CYCLE = table_logits({i: (i + 1) % 8 for i in range(8)}, V)
@@ -57,6 +58,18 @@ def test_only_what_is_missing_is_fed() -> None:
     model.rows.clear()
     drafter.propose([ask([1, 2, 3, 4, 5, 6, 9])])  # the first draft fell
     assert model.rows == [1, 1, 1]
+
+
+@pytest.mark.parametrize("num_accepted", range(5))
+def test_what_fell_leaves_no_trace_in_the_cache(num_accepted: int) -> None:
+    """Even where the sequence went on for a few steps without asking."""
+    logits = hashed_logits(V)
+    drafter = make(ScriptedModel(logits, V))
+    drafts = drafter.propose([ask([1, 2, 3], 4)])[0].token_ids
+    other = (drafts[num_accepted % 4] + 1) % V
+    grown = [1, 2, 3, *drafts[:num_accepted], other, 5, 6, 7]
+    fresh = make(ScriptedModel(logits, V))
+    assert drafter.propose([ask(grown, 4)]) == fresh.propose([ask(grown, 4)])
 
 
 def test_a_long_gap_is_computed_in_chunks() -> None:
