@@ -9,7 +9,7 @@ from paceline.drafters.interface import DraftRequest
 from paceline.drafters.model import ModelDrafter
 from paceline.models.scripted import ScriptedModel, table_logits
 from paceline.records import SamplingParams, Verification
-from paceline.sampling import coupled
+from paceline.sampling import coupled, rejection
 from paceline.sampling.processors import process
 from paceline.sampling.state import SamplingState
 from tests.engine.scripted import hashed_logits
@@ -125,6 +125,18 @@ def test_rejection_gets_the_distributions_that_were_sampled_from() -> None:
     (answer,) = drafter.propose([ask([1], 3, params=params, verification=Verification.REJECTION)])
     assert answer.sampled_from is not None
     assert [len(d.token_ids) for d in answer.sampled_from] == [4, 4, 4]
+
+
+def test_sampled_drafts_have_new_noise_in_each_step() -> None:
+    drafter = make(ScriptedModel(lambda _: [0.0] * V, V))
+    asked = ask([1, 2, 3], 3, params=SamplingParams(temperature=1.0), verification=Verification.REJECTION)
+    (answer,) = drafter.propose([asked])
+    assert answer.sampled_from is not None
+    expected = [
+        rejection.draft_sample(distribution, 7, 2 + offset, step_start=2)
+        for offset, distribution in enumerate(answer.sampled_from)
+    ]
+    assert list(answer.token_ids) == expected
 
 
 def test_a_draft_model_without_an_answer_stops_quietly() -> None:
