@@ -9,9 +9,10 @@ from paceline.drafters.interface import DraftRequest
 from paceline.drafters.model import ModelDrafter
 from paceline.models.scripted import ScriptedModel, table_logits
 from paceline.records import SamplingParams, Verification
-from paceline.sampling import coupled
+from paceline.sampling import coupled, rejection
 from paceline.sampling.processors import process
 from paceline.sampling.state import SamplingState
+from tests.engine.scripted import hashed_logits
 
 V = 10
 CYCLE = table_logits({i: (i + 1) % 8 for i in range(8)}, V)
@@ -57,6 +58,18 @@ def test_only_what_is_missing_is_fed() -> None:
     model.rows.clear()
     drafter.propose([ask([1, 2, 3, 4, 5, 6, 9])])  # the first draft fell
     assert model.rows == [1, 1, 1]
+
+
+@pytest.mark.parametrize("num_accepted", range(5))
+def test_what_fell_leaves_no_trace_in_the_cache(num_accepted: int) -> None:
+    """Even where the sequence went on for a few steps without asking."""
+    logits = hashed_logits(V)
+    drafter = make(ScriptedModel(logits, V))
+    drafts = drafter.propose([ask([1, 2, 3], 4)])[0].token_ids
+    other = (drafts[num_accepted % 4] + 1) % V
+    grown = [1, 2, 3, *drafts[:num_accepted], other, 5, 6, 7]
+    fresh = make(ScriptedModel(logits, V))
+    assert drafter.propose([ask(grown, 4)]) == fresh.propose([ask(grown, 4)])
 
 
 def test_a_long_gap_is_computed_in_chunks() -> None:
@@ -112,6 +125,18 @@ def test_rejection_gets_the_distributions_that_were_sampled_from() -> None:
     (answer,) = drafter.propose([ask([1], 3, params=params, verification=Verification.REJECTION)])
     assert answer.sampled_from is not None
     assert [len(d.token_ids) for d in answer.sampled_from] == [4, 4, 4]
+
+
+def test_sampled_drafts_have_new_noise_in_each_step() -> None:
+    drafter = make(ScriptedModel(lambda _: [0.0] * V, V))
+    asked = ask([1, 2, 3], 3, params=SamplingParams(temperature=1.0), verification=Verification.REJECTION)
+    (answer,) = drafter.propose([asked])
+    assert answer.sampled_from is not None
+    expected = [
+        rejection.draft_sample(distribution, 7, 2 + offset, step_start=2)
+        for offset, distribution in enumerate(answer.sampled_from)
+    ]
+    assert list(answer.token_ids) == expected
 
 
 def test_a_draft_model_without_an_answer_stops_quietly() -> None:

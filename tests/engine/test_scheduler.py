@@ -22,9 +22,9 @@ def test_out_of_blocks_the_youngest_gives_way() -> None:
 
 def test_a_newcomer_waits_until_there_is_a_block_for_each_runner_too() -> None:
     engine = make_engine(hashed_logits(VOCAB), VOCAB, num_blocks=4, block_size=4)
-    engine.submit(request([1] * 12, SamplingParams(max_tokens=4), request_id="first"))
+    engine.submit(request([1] * 10, SamplingParams(max_tokens=6), request_id="first"))
     engine.step()
-    engine.submit(request([1, 2], SamplingParams(max_tokens=2), request_id="second"))
+    engine.submit(request([1, 2], SamplingParams(max_tokens=8), request_id="second"))
     drain(engine)
     assert engine.num_preemptions == 0
 
