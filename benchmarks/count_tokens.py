@@ -1,6 +1,6 @@
 """Count which tokens of a vocabulary are frequent, for `paceline.models.frequent_tokens`.
 
-    python -m benchmarks.count_tokens qwen2.5-coder-1.5b-instruct --answers answers.jsonl --out qwen2.5.npz
+    python -m benchmarks.count_tokens qwen2.5-coder-1.5b-instruct --answers answers.jsonl --out tokens.npz
 
 Text is what lies on the machine anyway: sources and documents of Python, of installed packages and of the
 system. `--answers` adds lines with `token_ids`, as `paceline generate --json` prints them. Each kind of text has
@@ -44,16 +44,18 @@ class Source:
     max_bytes: int = 12_000_000
 
 
+DOCUMENTS = ("**/*.md", "**/README*", "**/NEWS*", "**/*.txt*", "**/*.html")
+RUST_BOOKS = ("toolchains/stable*/share/doc/rust/html/*/*.html",)
 SOURCES = (
     Source("Python's standard library", 0.15, STDLIB, ("*.py", "*/*.py")),
     Source("packages' Python code", 0.1, PACKAGES, ("[a-m]*/**/*.py", "[n-z]*/**/*.py"), 20_000_000),
     Source("packages' documents", 0.1, PACKAGES, ("**/*.md", "**/*.rst", "**/METADATA")),
-    Source("the system's documents", 0.1, SHARE / "doc", ("**/*.md", "**/README*", "**/NEWS*", "**/*.txt*", "**/*.html")),
+    Source("the system's documents", 0.1, SHARE / "doc", DOCUMENTS),
     Source("manuals", 0.1, SHARE, ("info/*.gz", "man/man[1-8]/*.gz")),
     Source("C headers", 0.03, Path("/usr/include"), ("*.h", "*/*.h"), 4_000_000),
     Source("Perl code and documents", 0.03, SHARE / "perl", ("**/*.pod", "**/*.pm"), 8_000_000),
-    Source("Rust's books", 0.1, Path.home() / ".rustup", ("toolchains/stable*/share/doc/rust/html/*/*.html",)),
-)  # fmt: skip
+    Source("Rust's books", 0.1, Path.home() / ".rustup", RUST_BOOKS),
+)
 ANSWERS_WEIGHT, PRIOR_WEIGHT = 0.25, 0.1
 """The vocabulary's own order counts like a text in which id i is as frequent as 1 / (i + 100)."""
 
