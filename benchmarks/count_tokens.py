@@ -3,7 +3,7 @@
     python -m benchmarks.count_tokens qwen2.5-coder-1.5b-instruct --answers answers.jsonl --out tokens.npz
 
 Text is what lies on the machine anyway: sources and documents of Python, of installed packages and of the
-system. `--answers` adds lines with `token_ids`, as `paceline generate --json` prints them. Each kind of text has
+Text is what lies on the machine anyway: sources and documents of Python, of packages and of the
 a weight, so that the largest does not drown the others; ids that no text has follow in the order of the
 vocabulary, whose merges were learnt most frequent first.
 """
