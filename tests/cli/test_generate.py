@@ -99,6 +99,13 @@ def test_one_mode(folder: Path, flags: list[str], mode: str, drafter: str | None
     assert set(last["summary"]) == {mode}
 
 
+def test_a_draft_that_would_idle_is_not_loaded(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    flags = ["--speculation", "off", "--draft", "no-such-model", "--prompt", "the def", "--max-tokens", "3"]
+    result = generate(folder, "--target", "TARGET", *flags)
+    assert result.exit_code == 0, result.output
+    assert "no-such-model is not loaded: speculation is off" in caplog.text
+
+
 def test_seed_repeats_an_answer(folder: Path) -> None:
     arguments = ["--target", "TARGET", "--chat", "the", "--temperature", "1", "--max-tokens", "9", "--json"]
     first, second = (lines(generate(folder, *arguments, "--seed", "7"))[0] for _ in range(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ from paceline.records import (
 )
 
 MAX_TOKENS = 256
+WARM_UP_TOKENS = 8
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +126,14 @@ def generate(**options: Any) -> None:
     requests = _requests(options)
     settings, sampling = _settings(options), _sampling(options)
     modes = _modes(options, settings)
+    settings = _without_idle_draft(settings, modes)
     printer = Printer(as_json=options["as_json"], modes=modes, num_requests=len(requests))
     with printer.loading(settings.target, settings.draft):
         llm = LLM.from_settings(settings)
     with llm:
         prepared = [_prepare(llm, request, sampling) for request in requests]
+        if len(modes) > 1:
+            warm_up(llm, prepared[0], modes)
         runs = {mode: run_mode(llm, prepared, mode, printer) for mode in modes}
     _finish(runs, settings, printer)
 
@@ -197,6 +204,13 @@ def _modes(options: dict[str, Any], settings: EngineSettings) -> tuple[str, ...]
     return ("on",) if settings.speculation_params.enabled else ("off",)
 
 
+def _without_idle_draft(settings: EngineSettings, modes: tuple[str, ...]) -> EngineSettings:
+    if "on" in modes or settings.effective_drafter != "model":
+        return settings
+    log.warning("the draft model %s is not loaded: speculation is off", settings.draft)
+    return settings.model_copy(update={"draft": None, "drafter": None})
+
+
 def _sampling(options: dict[str, Any]) -> SamplingParams:
     return SamplingParams(
         temperature=options["temperature"],
@@ -218,17 +232,24 @@ def _prepare(llm: LLM, request: InputRequest, sampling: SamplingParams) -> Prepa
     return PreparedRequest(request.id, request.route, tuple(token_ids), sampling)
 
 
+def warm_up(llm: LLM, request: PreparedRequest, modes: Sequence[str]) -> None:
+    """Answer the first request in a few tokens, each way, so that no run pays for what is only done once."""
+    sampling = request.sampling.model_copy(update={"max_tokens": WARM_UP_TOKENS})
+    for mode in modes:
+        llm.submit(request.token_ids, sampling, speculation=_speculation(llm, mode), request_id="warm-up")
+        for _ in llm.run():
+            pass
+
+
+def _speculation(llm: LLM, mode: str) -> SpeculationParams:
+    return llm.settings.speculation_params.model_copy(update={"enabled": mode == "on"})
+
+
 def run_mode(
     llm: LLM, prepared: Sequence[PreparedRequest], mode: str, printer: Printer
 ) -> tuple[GenerationResult, ...]:
     """Answer all requests with speculation off or on; results in the order of the requests."""
-    base = llm.settings.speculation_params
-    speculation = SpeculationParams(
-        enabled=mode == "on",
-        drafter=base.drafter,
-        draft_length=base.draft_length,
-        verification=base.verification,
-    )
+    speculation = _speculation(llm, mode)
     for request in prepared:
         llm.submit(
             request.token_ids,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from paceline import __version__
-from paceline.errors import ConfigError, ModelNotFoundError, PacelineError, RequestError
+from paceline.errors import ConfigError, GenerationError, ModelNotFoundError, PacelineError, RequestError
 
 COMMANDS: Mapping[str, str] = {
     "bench": "Measure what this machine makes of a model.",
@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
 
 def exit_code(error: PacelineError) -> int:
     """Return 2 where the user can put it right by asking differently, else 1."""
-    return 2 if isinstance(error, USER_ERRORS) else 1
+    return 2 if isinstance(error, USER_ERRORS) and not isinstance(error, GenerationError) else 1
 
 
 @click.group(cls=LazyGroup, epilog=EXAMPLE, context_settings={"help_option_names": ["-h", "--help"]})
