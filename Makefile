@@ -37,7 +37,8 @@ test: lint types models ## everything that a change has to pass
 	$(BIN)/python -m pytest
 
 # The interpreter is not instrumented, so the sanitizer's library has to be there first, and the C++ library with it, whose
-# exceptions it looks into. Python never gives back all that it allocates, so leaks are not looked for.
+# exceptions it looks into. Python never gives back all that it allocates, so leaks are not looked for; and signals are the
+# sanitizer's to report.
 test-native: $(VENV)/ready-test ## the native kernels' tests under AddressSanitizer and UBSan; needs g++
 	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_COMPILER=$(SANITIZER_CXX) \
 		-D CMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -D PACELINE_SANITIZE=ON \
@@ -46,7 +47,7 @@ test-native: $(VENV)/ready-test ## the native kernels' tests under AddressSaniti
 	$(BIN)/cmake --build $(SANITIZED)
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(SANITIZER_CXX) -print-file-name=libasan.so) $$($(SANITIZER_CXX) -print-file-name=libstdc++.so)" \
-	$(BIN)/python -m pytest tests/kernels --native $(SANITIZED) --capture=no -q
+	$(BIN)/python -m pytest tests/kernels --native $(SANITIZED) --capture=no -p no:faulthandler -q
 
 lint: $(VENV)/ready-test ## style and format
 	$(BIN)/ruff check .
