@@ -144,21 +144,16 @@ struct PyModel {
     std::shared_ptr<LogitsPool> logits = std::make_shared<LogitsPool>();
 };
 
-using RotaryArguments = std::tuple<double, double, OptionalValues>;  // base, linear factor, factors
-
 void make_model(PyModel *self, size_t hidden_size, size_t inner_size, int num_heads, int num_kv_heads, int head_dim,
                 float norm_eps, float embedding_scale, float score_scale, const std::string &activation,
                 const std::string &rotary_layout, const std::tuple<std::string, Bytes> &embedding,
-                const std::vector<DecoderLayer> &layers, const std::vector<RotaryArguments> &rotaries, Values final_norm,
+                const std::vector<DecoderLayer> &layers, const std::vector<Values> &rotaries, Values final_norm,
                 SharedPacked head, const std::vector<std::int32_t> &head_ids) {
     const DecoderShape shape{hidden_size,     inner_size,  num_heads,   num_kv_heads, head_dim, norm_eps,
                              embedding_scale, score_scale, activation_of(activation), pairing_of(rotary_layout)};
     DecoderWeights weights{table_of(std::get<0>(embedding), std::get<1>(embedding), hidden_size), layers, {},
                            copy_of(final_norm), std::move(head), head_ids};
-    for (const auto &[base, linear_factor, factors] : rotaries) {
-        if (factors && factors->shape(0) != static_cast<size_t>(head_dim / 2)) refuse("rotary factors are not [head_dim / 2]");
-        weights.rotaries.emplace_back(head_dim, base, linear_factor, factors ? factors->data() : nullptr);
-    }
+    for (const Values &frequencies : rotaries) weights.rotaries.emplace_back(copy_of(frequencies));
     new (self) PyModel{std::make_unique<Model>(shape, std::move(weights))};
 }
 

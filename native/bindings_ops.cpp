@@ -104,15 +104,12 @@ void add_rows(Array<float, 1> x, Array<const float, 1> y) {
     add(x.data(), y.data(), x.shape(0));
 }
 
-void rotary_angles(int head_dim, double base, double linear_factor, std::optional<Array<const float, 1>> factors,
-                   Array<const std::int64_t, 1> positions, Array<float, 2> cos, Array<float, 2> sin) {
-    require(head_dim > 0 && head_dim % 2 == 0, "head_dim must be even");
-    const auto half = static_cast<size_t>(head_dim / 2);
-    const size_t num_rows = positions.shape(0);
-    require(!factors || factors->shape(0) == half, "factors must be [head_dim / 2]");
+void rotary_angles(Array<const float, 1> frequencies, Array<const std::int64_t, 1> positions, Array<float, 2> cos,
+                   Array<float, 2> sin) {
+    const size_t half = frequencies.shape(0), num_rows = positions.shape(0);
     require(cos.shape(0) == num_rows && sin.shape(0) == num_rows && cos.shape(1) == half && sin.shape(1) == half,
             "cos and sin must be [num_rows, head_dim / 2]");
-    const Rotary rotary(head_dim, base, linear_factor, factors ? factors->data() : nullptr);
+    const Rotary rotary({frequencies.data(), frequencies.data() + half});
     for (size_t row = 0; row < num_rows; ++row)
         rotary.angles(positions.data()[row], cos.data() + row * half, sin.data() + row * half);
 }
@@ -228,8 +225,8 @@ void bind_ops(nb::module_ &module) {
     module.def("gate_quantise", &gate_quantise_rows, "activation"_a, "gate_up"_a.noconvert(), "interleaved"_a,
                "out"_a.noconvert(), "The same, quantised to activation groups (uint8 [num_rows, groups * 64]).");
     module.def("add", &add_rows, "x"_a.noconvert(), "y"_a.noconvert(), "x += y, float32 [size].");
-    module.def("rotary_angles", &rotary_angles, "head_dim"_a, "base"_a, "linear_factor"_a,
-               "factors"_a.noconvert().none(), "positions"_a.noconvert(), "cos"_a.noconvert(), "sin"_a.noconvert(),
+    module.def("rotary_angles", &rotary_angles, "frequencies"_a.noconvert(), "positions"_a.noconvert(),
+               "cos"_a.noconvert(), "sin"_a.noconvert(),
                "Write cosines and sines (float32 [num_rows, head_dim / 2]) of positions (int64 [num_rows]).");
     module.def("rotate_and_store", &rotate_and_store_rows, "qkv"_a.noconvert(), "cos"_a.noconvert(),
                "sin"_a.noconvert(), "interleaved"_a, "q_norm"_a.noconvert().none(), "k_norm"_a.noconvert().none(),

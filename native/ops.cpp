@@ -50,16 +50,9 @@ void gate_quantise(Activation activation, const GateUp &in, size_t begin, size_t
     }
 }
 
-Rotary::Rotary(int head_dim, double base, double linear_factor, const float *factors) {
-    for (int i = 0; i < head_dim / 2; ++i) {
-        const double frequency = std::pow(base, -2.0 * i / head_dim) / linear_factor;
-        frequencies_.push_back(factors ? frequency / static_cast<double>(factors[i]) : frequency);
-    }
-}
-
 void Rotary::angles(std::int64_t position, float *cos, float *sin) const {
     for (size_t i = 0; i < frequencies_.size(); ++i) {
-        const double angle = static_cast<double>(position) * frequencies_[i];
+        const double angle = static_cast<float>(position) * frequencies_[i];
         cos[i] = static_cast<float>(std::cos(angle));
         sin[i] = static_cast<float>(std::sin(angle));
     }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "activations.h"
@@ -45,18 +46,19 @@ void gate_quantise(Activation activation, const GateUp &in, std::size_t begin, s
 // x += y, [size].
 inline void add(float *x, const float *y, std::size_t size) { op_kernels().add(x, y, size); }
 
-// Rotary position embedding (Su et al. 2021): angles by position, worked out in double and rounded once.
+// Rotary position embedding (Su et al. 2021): angles by position. An angle is a float, position times frequency, as in
+// training: far from position 0 that rounding is larger than any other in a model, so it is part of the definition.
 class Rotary {
    public:
-    // Frequency i is base^(-2 i / head_dim) / factors[i] / linear_factor; `factors` is [head_dim / 2] or null.
-    Rotary(int head_dim, double base, double linear_factor, const float *factors);
+    // [head_dim / 2]
+    explicit Rotary(std::vector<float> frequencies) : frequencies_(std::move(frequencies)) {}
 
     std::size_t size() const { return frequencies_.size(); }  // head_dim / 2
     // Writes cos and sin of the position's angles, [size()] each.
     void angles(std::int64_t position, float *cos, float *sin) const;
 
    private:
-    std::vector<double> frequencies_;
+    std::vector<float> frequencies_;
 };
 
 // What happens to a row of [q heads | k heads | v heads] between the projections and attention.

@@ -17,6 +17,7 @@ from paceline.kernels import _native, operators, reference
 from paceline.kernels.activations import aligned_groups, as_bytes, quantise
 from paceline.kernels.attention import BLOCK_SIZE, LayerStore, rotary_angles, rotate_and_store
 from paceline.kernels.dequantize import SUPPORTED_TYPES, dequantize_reference
+from paceline.kernels.reference import rotary_frequencies
 
 
 def bits(x: np.ndarray) -> np.ndarray:
@@ -122,12 +123,14 @@ def test_add(isa: str) -> None:
 def test_rotary_angles(has_factors: bool) -> None:
     head_dim, positions = 128, np.array([0, 1, 511, 32767, 131071])
     factors = np.linspace(1, 32, 64).astype(np.float32) if has_factors else None
-    cos, sin = rotary_angles(head_dim, 5e5, positions, 2.0, factors)
-    frequencies = 5e5 ** (-2 * np.arange(64) / head_dim) / 2.0 / (1.0 if factors is None else factors)
-    exact = positions[:, None] * frequencies
-    # The angle, up to 2^17, is a double within a few units in the last place.
-    assert np.abs(cos - np.cos(exact)).max() < 1e-7
-    assert np.abs(sin - np.sin(exact)).max() < 1e-7
+    frequencies = rotary_frequencies(head_dim, 5e5, 2.0, factors)
+    cos, sin = rotary_angles(frequencies, positions)
+    exact = 5e5 ** (-2 * np.arange(64) / head_dim) / 2.0 / (1.0 if factors is None else factors)
+    np.testing.assert_allclose(frequencies, exact, rtol=1e-6)
+    # The angle is a float; of it, cosine and sine are within a unit in the last place.
+    angles = (positions[:, None].astype(np.float32) * frequencies).astype(np.float64)
+    assert np.abs(cos - np.cos(angles)).max() < 1e-7
+    assert np.abs(sin - np.sin(angles)).max() < 1e-7
     assert (cos[0] == 1).all()
     assert (sin[0] == 0).all()
 
@@ -146,7 +149,9 @@ class Store:
         )
         places = rng.permutation(5 * BLOCK_SIZE)[:num_rows].astype(np.int32)
         self.block_ids, self.slots = places // BLOCK_SIZE, places % BLOCK_SIZE
-        self.cos, self.sin = rotary_angles(head_dim, 1e6, rng.integers(0, 30000, num_rows))
+        self.cos, self.sin = rotary_angles(
+            rotary_frequencies(head_dim, 1e6), rng.integers(0, 30000, num_rows)
+        )
         self.norms = rng.normal(1, 0.1, (2, head_dim)).astype(np.float32)
 
     def split(self) -> list[np.ndarray]:
@@ -223,7 +228,7 @@ def test_halves_are_rounded_as_ieee_says(isa: str) -> None:
     places = np.arange(num_rows, dtype=np.int32)
     rotate_and_store(
         np.concatenate([values, values, values], axis=1),
-        rotary_angles(128, 1e4, np.zeros(num_rows, np.int64)),
+        rotary_angles(rotary_frequencies(128, 1e4), np.zeros(num_rows, np.int64)),
         (places // BLOCK_SIZE, places % BLOCK_SIZE),
         store,
         interleaved=False,
@@ -285,8 +290,9 @@ def test_what_cannot_be_is_refused() -> None:
         operators.gated_quantise("silu", x, interleaved=False)
     with pytest.raises(ValueError, match="disagree in size"):
         _native.add(x[0], x[1, :31])
-    with pytest.raises(ValueError, match=r"factors must be \[head_dim / 2\]"):
-        rotary_angles(8, 1e4, np.zeros(1, np.int64), factors=np.ones(3, np.float32))
+    cos = np.zeros((1, 3), np.float32)
+    with pytest.raises(ValueError, match=r"cos and sin must be \[num_rows, head_dim / 2\]"):
+        _native.rotary_angles(np.ones(4, np.float32), np.zeros(1, np.int64), cos, cos)
     store = Store(4, 2, 64, 7)
     with pytest.raises(ValueError, match="norms must be"):
         store.write(q_norm=np.ones(3, np.float32))

@@ -47,10 +47,7 @@ def gate_quantise(
 ) -> None: ...
 def add(x: NDArray[np.float32], y: NDArray[np.float32]) -> None: ...
 def rotary_angles(
-    head_dim: int,
-    base: float,
-    linear_factor: float,
-    factors: NDArray[np.float32] | None,
+    frequencies: NDArray[np.float32],
     positions: NDArray[np.int64],
     cos: NDArray[np.float32],
     sin: NDArray[np.float32],
@@ -159,7 +156,7 @@ class Model:
         rotary_layout: str,
         embedding: tuple[str, NDArray[np.uint8]],
         layers: Sequence[DecoderLayer],
-        rotaries: Sequence[tuple[float, float, NDArray[np.float32] | None]],
+        rotaries: Sequence[NDArray[np.float32]],
         final_norm: NDArray[np.float32],
         head: Packed,
         head_ids: Sequence[int],

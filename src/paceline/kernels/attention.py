@@ -43,24 +43,15 @@ class Rows:
     """Blocks that cover the positions from 0 to the last row's."""
 
 
-def rotary_angles(
-    head_dim: int,
-    base: float,
-    positions: NDArray[np.int64],
-    linear_factor: float = 1.0,
-    factors: Floats | None = None,
-) -> tuple[Floats, Floats]:
-    """Return cosines and sines, float32 [num_rows, head_dim / 2], worked out in double (Su et al. 2021).
+def rotary_angles(frequencies: Floats, positions: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return cosines and sines of positions times frequencies, float32 [num_rows, head_dim / 2] each.
 
     Args:
-        head_dim: even.
-        base: of the frequencies base ** (-2 i / head_dim).
+        frequencies: float32 [head_dim / 2] (Su et al. 2021); see `reference.rotary_frequencies`.
         positions: int64 [num_rows].
-        linear_factor: divides the positions.
-        factors: float32 [head_dim / 2] that divide the frequencies, or none.
     """
-    cos, sin = np.empty((2, len(positions), head_dim // 2), np.float32)
-    _native.rotary_angles(head_dim, base, linear_factor, factors, positions, cos, sin)
+    cos, sin = np.empty((2, len(positions), len(frequencies)), np.float32)
+    _native.rotary_angles(frequencies, positions, cos, sin)
     return cos, sin
 
 

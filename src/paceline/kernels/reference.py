@@ -14,7 +14,9 @@ Faster kernels are checked against these.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from paceline.kernels.threads import run_parts
@@ -77,6 +79,28 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         mean_square = (tile * tile).sum(-1, keepdim=True) / x.shape[-1]
         torch.mul(tile * torch.rsqrt(mean_square + eps), weight, out=result)
     return out
+
+
+def rotary_frequencies(
+    head_dim: int, base: float, linear_factor: float = 1.0, factors: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
+    """Return base ** (-2 i / head_dim), float32 [head_dim / 2] (Su et al. 2021).
+
+    Frequencies, and the angles that are positions times these, are rounded to float32, as in training and in
+    `transformers`; far from position 0 that rounding is larger than any other in a model, so it is part of
+    the definition.
+
+    Args:
+        head_dim: even.
+        base: of the powers.
+        linear_factor: divides all frequencies (linear scaling of positions).
+        factors: float32 [head_dim / 2] that divide one frequency each, or none.
+    """
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    frequencies = np.float32(1.0) / np.power(np.float32(base), exponents, dtype=np.float32)
+    if factors is not None:
+        frequencies = frequencies / factors
+    return np.asarray(frequencies / np.float32(linear_factor), np.float32)
 
 
 def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from paceline.errors import CapacityError, ConfigError
 from paceline.kernels import _native
-from paceline.models.decoder_config import DecoderConfig, Rotary
+from paceline.models.decoder_config import DecoderConfig
 from paceline.models.interface import KVStore, SequenceSlice
 from paceline.models.native_weights import NativeWeights
+from paceline.models.rotary import frequencies_of
 
 KERNEL_BLOCK = 16
 """Positions in a block of the attention kernel."""
@@ -72,7 +71,9 @@ class NativeDecoder:
             rotary_layout=config.rotary_layout.value,
             embedding=(weights.embedding.type, weights.embedding.data),
             layers=weights.layers,
-            rotaries=[_rotary(rotary, weights.rope_factors) for rotary in weights.rotaries],
+            rotaries=[
+                frequencies_of(rotary, config.head_dim, weights.rope_factors) for rotary in weights.rotaries
+            ],
             final_norm=weights.final_norm,
             head=weights.head.native,
             head_ids=[] if weights.head_ids is None else weights.head_ids.tolist(),
@@ -133,11 +134,3 @@ class NativeDecoder:
             (item.token_ids, item.start, kv.kernel_blocks(item.block_ids), item.num_logits) for item in slices
         ]
         return torch.from_numpy(self._model.forward(sequences, kv.native))
-
-
-def _rotary(
-    rotary: Rotary, factors: NDArray[np.float32] | None
-) -> tuple[float, float, NDArray[np.float32] | None]:
-    if factors is None and rotary.factors is not None:
-        factors = np.asarray(rotary.factors, np.float32)
-    return rotary.base, rotary.linear_factor, factors

@@ -7,29 +7,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from paceline.kernels.reference import rotary_frequencies
 from paceline.models.decoder_config import Rotary
 
 _CHUNK = 512
 
 
-class RotaryTable:
-    """cos and sin of position x frequency, grown in chunks as positions are asked for.
+def frequencies_of(rotary: Rotary, head_dim: int, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """Return float32 [head_dim / 2], divided by `factors`, a tensor of the file, else by the rotary's own."""
+    if factors is None and rotary.factors is not None:
+        factors = np.asarray(rotary.factors, np.float32)
+    return rotary_frequencies(head_dim, rotary.base, rotary.linear_factor, factors)
 
-    Frequencies and angles are rounded to float32, as in training and in `transformers`; far from position 0
-    that rounding is larger than any other in the model, so it is part of the definition.
-    """
+
+class RotaryTable:
+    """cos and sin of position x frequency, grown in chunks as positions are asked for."""
 
     def __init__(
         self, rotary: Rotary, head_dim: int, factors: NDArray[np.float32] | None, device: torch.device
     ) -> None:
         """Take the divisors of the frequencies from `factors` [head_dim / 2], else from `rotary`."""
-        exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-        frequencies = np.float32(1.0) / np.power(np.float32(rotary.base), exponents, dtype=np.float32)
-        if factors is None and rotary.factors is not None:
-            factors = np.asarray(rotary.factors, np.float32)
-        if factors is not None:
-            frequencies = frequencies / factors
-        self._frequencies = frequencies / np.float32(rotary.linear_factor)
+        self._frequencies = frequencies_of(rotary, head_dim, factors)
         self._device = device
         self._cos = torch.empty(0, head_dim // 2, device=device)
         self._sin = self._cos

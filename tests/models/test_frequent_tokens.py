@@ -1,0 +1,120 @@
+"""Reduced output layers of draft models: the lists, and logits of the tokens that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.models import frequent_tokens as module
+from paceline.models.frequent_tokens import fingerprint, frequent_tokens
+from paceline.models.gguf_file import GGUFFile
+from paceline.models.interface import SequenceSlice
+from paceline.models.load import gguf_decoder, load_model
+from paceline.models.native_decoder import NativeDecoder
+from paceline.models.native_weights import pack_weights
+from paceline.models.options import Kernels, LoadOptions
+from paceline.models.tokenizer import Tokenizer
+from tests.tiny_models import TinyModel
+
+REDUCED = LoadOptions(reduce_vocabulary=True)
+LISTED = [200, 7, 65, 66, 3, 150]
+"""A list for the tiny vocabulary, most frequent first."""
+
+
+@pytest.fixture(autouse=True)
+def _fresh_lists() -> Iterator[None]:
+    module._lists.cache_clear()
+    yield
+    module._lists.cache_clear()
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny model whose vocabulary there is a list for."""
+    path = TinyModel("qwen2", tensor_type="Q8_0").write(tmp_path / "tiny.gguf")
+    tokenizer = Tokenizer.from_gguf(GGUFFile.open(path).metadata)
+    np.savez(tmp_path / "tiny.npz", token_ids=np.array(LISTED), fingerprint=fingerprint(tokenizer))
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    return path
+
+
+def forward(model: NativeDecoder, num_rows: int = 3) -> torch.Tensor:
+    part = SequenceSlice([5, 6, 7, 8, 9], 0, [0], num_rows)
+    return model.forward([part], model.allocate_kv(1, 16))
+
+
+def test_logits_of_the_tokens_that_are_left_are_the_same(path: Path) -> None:
+    whole, reduced = load_model(path).model, load_model(path, "cpu", REDUCED).model
+    assert isinstance(whole, NativeDecoder)
+    assert isinstance(reduced, NativeDecoder)
+    special = load_model(path).tokenizer.special_tokens.values()
+    kept = sorted({*LISTED, *special})
+    expected = torch.full((3, whole.vocab_size), -torch.inf)
+    expected[:, kept] = forward(whole)[:, kept]
+    assert torch.equal(forward(reduced), expected)
+    assert torch.equal(forward(reduced, 1), expected[2:])  # and in memory that was used before
+    assert reduced.weight_bytes < whole.weight_bytes
+
+
+def test_every_number_of_rows_gives_the_same_bits(path: Path) -> None:
+    reduced = load_model(path, "cpu", REDUCED).model
+    kv = reduced.allocate_kv(4, 16)
+    token_ids = list(range(40))
+    whole = reduced.forward([SequenceSlice(token_ids, 0, range(4), 40)], kv)
+    for position in range(40):
+        alone = reduced.forward(
+            [SequenceSlice(token_ids[position : position + 1], position, range(4), 1)], kv
+        )
+        assert torch.equal(alone[0], whole[position])
+
+
+def test_lists_can_be_cut(path: Path) -> None:
+    tokenizer = load_model(path).tokenizer
+    special = set(tokenizer.special_tokens.values())
+    found = frequent_tokens(tokenizer, 3)
+    assert found is not None
+    assert found.dtype == np.uint32
+    assert found.tolist() == sorted({200, 7, 65} | special)
+
+
+def test_a_list_is_for_one_vocabulary(path: Path, tmp_path: Path) -> None:
+    other = TinyModel("gemma3", tensor_type="Q8_0", head_dim=32, sliding_window=24).write(
+        tmp_path / "other.gguf"
+    )
+    loaded = load_model(other, "cpu", REDUCED)
+    assert frequent_tokens(loaded.tokenizer) is None
+    assert isinstance(loaded.model, NativeDecoder)
+    assert forward(loaded.model).isfinite().all()
+
+
+def test_the_reference_keeps_all_tokens(path: Path) -> None:
+    options = replace(REDUCED, kernels=Kernels.REFERENCE)
+    model = load_model(path, "cpu", options).model
+    logits = model.forward([SequenceSlice([5], 0, [0], 1)], model.allocate_kv(1, 16))
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("ids", [[3, 3], [4, 3], [0, 10**6]])
+def test_ids_of_a_head_are_checked(ids: list[int], path: Path) -> None:
+    config, source = gguf_decoder(GGUFFile.open(path))
+    weights = pack_weights(source, config, head_ids=np.array([1, 2], np.uint32))
+    with pytest.raises(ValueError, match="must be rising, and in the vocabulary"):
+        NativeDecoder(config, replace(weights, head_ids=np.array(ids, np.uint32)))
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"])
+def test_the_shipped_list_fits_the_presets(name: str, preset_path: Callable[[str], Path]) -> None:
+    tokenizer = Tokenizer.from_gguf(GGUFFile.open(preset_path(name)).metadata)
+    found = frequent_tokens(tokenizer)
+    assert found is not None
+    assert 32768 <= len(found) < 32768 + 100
+    assert set(tokenizer.special_tokens.values()) <= set(found.tolist())
+    assert tokenizer.eos_ids <= set(found.tolist())
+    text = "def mean(values):\n    return sum(values) / len(values)\n\nThe weather is fine today, isn't it?"
+    assert set(tokenizer.encode(text)) <= set(found.tolist())
