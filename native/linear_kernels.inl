@@ -83,11 +83,23 @@ inline void accumulate(const Group<Simd> *const (&groups)[columns], const Activa
     }
 }
 
-inline void prefetch_unit(const std::uint8_t *unit, std::size_t bytes) {
-    // Far enough ahead to cover memory's latency at full bandwidth; past the last block it touches nothing that
-    // matters.
-    constexpr std::size_t distance = 4096;
-    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(unit + distance + i, 0, 3);
+// Where the unit lies that will be worked on some units after unit `u` of a block; behind the last one, that is in the
+// block `num_blocks` further on. Far enough ahead to cover memory's latency at full bandwidth.
+template <class Unpack>
+inline const std::uint8_t *unit_ahead(const std::uint8_t *block, std::size_t u, std::size_t num_units,
+                                      std::size_t num_blocks) {
+    constexpr std::size_t distance = 3072, units = (distance + Unpack::unit_bytes - 1) / Unpack::unit_bytes;
+    const std::size_t ahead = u + units < num_units ? u + units : u + units + (num_blocks - 1) * num_units;
+    return block + ahead * Unpack::unit_bytes;
+}
+
+// Asks for the share of `unit` that belongs to group `g`: a burst for a whole unit would fill the queue of misses and make
+// products wait. Past the last block it touches nothing that matters.
+template <class Unpack>
+inline void prefetch_group(const std::uint8_t *unit, std::size_t g) {
+    constexpr std::size_t lines = Unpack::unit_bytes / 64;
+    for (std::size_t i = lines * g / Unpack::groups; i < lines * (g + 1) / Unpack::groups; ++i)
+        __builtin_prefetch(unit + 64 * i, 0, 3);
 }
 
 // M rows times `num_blocks` blocks.
@@ -102,12 +114,13 @@ void few_tile(const std::uint8_t *const *blocks, std::size_t num_units, Activati
     const ActivationGroup *rows = x.groups;
     for (std::size_t u = 0; u < num_units; ++u) {
         Unpack unpack[num_blocks];
+        const std::uint8_t *ahead[num_blocks];
         for (std::size_t b = 0; b < num_blocks; ++b) {
-            const std::uint8_t *unit = blocks[b] + u * Unpack::unit_bytes;
-            prefetch_unit(unit, Unpack::unit_bytes);
-            unpack[b].load(unit);
+            unpack[b].load(blocks[b] + u * Unpack::unit_bytes);
+            ahead[b] = unit_ahead<Unpack>(blocks[b], u, num_units, num_blocks);
         }
-        for (std::size_t g = 0; g < Unpack::groups; ++g, ++rows)
+        for (std::size_t g = 0; g < Unpack::groups; ++g, ++rows) {
+            for (const std::uint8_t *unit : ahead) prefetch_group<Unpack>(unit, g);
             for (std::size_t turn = 0; turn < turns; ++turn) {
                 Group<Simd> groups[columns];
                 const Group<Simd> *side_by_side[columns];
@@ -118,6 +131,7 @@ void few_tile(const std::uint8_t *const *blocks, std::size_t num_units, Activati
                 }
                 accumulate<Simd, Unpack, M, columns>(side_by_side, rows, x.stride, sums[turn]);
             }
+        }
     }
     for (std::size_t m = 0; m < M; ++m)
         for (std::size_t turn = 0; turn < turns; ++turn)
@@ -177,12 +191,14 @@ void many_panel(const std::uint8_t *const *units, std::size_t num_blocks, std::s
     for (std::size_t block = 0; block < num_blocks; ++block)
         for (std::size_t u = 0; u < num_units; ++u) {
             const std::uint8_t *unit = units[block] + u * Unpack::unit_bytes;
-            prefetch_unit(unit, Unpack::unit_bytes);
+            const std::uint8_t *ahead = unit_ahead<Unpack>(units[block], u, num_units, 1);
             Unpack unpack;
             unpack.load(unit);
-            for (std::size_t part = 0; part < parts; ++part)
-                for (std::size_t g = 0; g < Unpack::groups; ++g)
+            for (std::size_t g = 0; g < Unpack::groups; ++g) {
+                prefetch_group<Unpack>(ahead, g);
+                for (std::size_t part = 0; part < parts; ++part)
                     unpack.group(g, part, groups[(block * parts + part) * num_groups + u * Unpack::groups + g]);
+            }
         }
     std::size_t column = 0;
     for (; column + columns <= num_blocks * parts; column += columns)
