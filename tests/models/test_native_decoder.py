@@ -9,7 +9,6 @@ below `TOLERANCE`, and most arg-maxes are the same.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from verify.lossless import PROMPTS
 
+from paceline.cli.input_file import read_requests
 from paceline.errors import CapacityError, ConfigError
 from paceline.kernels import reference
 from paceline.kernels.activations import dequantise, quantise
@@ -37,8 +38,9 @@ EXACT, ROUNDED_TOLERANCE, ROUNDED_MEAN_TOLERANCE = 1e-5, 0.08, 0.004
 TOLERANCE = 0.12
 """Greatest difference of a logit, as a share of the range of the reference's logits at that position."""
 MEAN_TOLERANCE = 0.01
-SAME_ARG_MAX = 0.95
-"""Least share of positions of real text at which both have the same most probable token."""
+SAME_ARG_MAX = 0.92
+"""Least share of positions of real text at which both have the same most probable token; small models, unsure
+of many of them, have about 0.95."""
 
 
 def native(file: GGUFFile, options: LoadOptions = NATIVE) -> NativeDecoder:
@@ -108,7 +110,8 @@ def test_tiny_models_of_every_family(name: str, tensor_type: str, tmp_path: Path
 @pytest.mark.parametrize("name", ["smollm2-135m-instruct", "gemma-3-270m", "qwen2.5-coder-0.5b-instruct"])
 def test_real_models_on_real_text(name: str, preset_path: Callable[[str], Path]) -> None:
     file = GGUFFile.open(preset_path(name))
-    text = Path(argparse.__file__).read_text("utf-8")[3000:5000]
+    # Prompts of several kinds, one after another: the same text whatever the version of Python.
+    text = "\n".join(str(request.messages) for request in read_requests(PROMPTS)[::7])[:4000]
     token_ids = Tokenizer.from_gguf(file.metadata).encode(text, add_special=True)[:256]
     ours = logits(native(file), token_ids)
     expected = logits(build_decoder(*gguf_decoder(file), CPU), token_ids)
