@@ -57,8 +57,12 @@ def small(request: pytest.FixtureRequest, preset_path: PresetPath) -> Iterator[L
 def test_small_model_eight_prompts(small: LLM, temperature: float) -> None:
     prompts = tokenise(small, one_of_each_route(read_requests(PROMPTS)), max_prompt_tokens=12)
     assert len(prompts) == 8
-    cells = list(check(small, prompts, num_tokens=12, temperatures=[temperature], draft_lengths=[1, 5]))
-    assert len(cells) == 8
+    # The reference operators are ten times slower, and the engine around them is the same.
+    draft_lengths = [5] if small.settings.kernels == "reference" else [1, 5]
+    cells = list(
+        check(small, prompts, num_tokens=12, temperatures=[temperature], draft_lengths=draft_lengths)
+    )
+    assert len(cells) == 4 * len(draft_lengths)
     assert not [str(cell) for cell in cells if not cell.is_lossless]
     model = [cell for cell in cells if cell.drafter == "model"]
     assert all(0 < cell.num_accepted < cell.num_drafted for cell in model)
