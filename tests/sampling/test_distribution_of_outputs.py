@@ -177,7 +177,10 @@ def test_planted_fault_processors_once_per_step(monkeypatch: pytest.MonkeyPatch)
     def of_the_first_position(logits: Any, state: SamplingState, drafted: Sequence[int] = ()) -> Distribution:
         return process(logits, state)
 
-    for module in (coupled, rejection):
-        monkeypatch.setattr(module, "process", of_the_first_position)
+    def choice(logits: Any, state: SamplingState, drafted: Sequence[int] = ()) -> int:
+        return coupled.sample(process(logits, state), state.seed, state.num_output_tokens + len(drafted))
+
+    monkeypatch.setattr(rejection, "process", of_the_first_position)
+    monkeypatch.setattr(coupled, "choose", choice)
     assert p_value(Verification.REJECTION, sampled_drafts, PARAMS[3], 2) < CERTAIN
     assert p_value(Verification.COUPLED, coupled_drafts, PARAMS[3], 2) < CERTAIN
