@@ -37,11 +37,16 @@ struct Avx2 : Avx2Base {
                 bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(inputs, weights))
                           : _mm256_maddubs_epi16(weights, inputs);
             if (j % run) {
-                sum.pairs = _mm256_add_epi16(sum.pairs, products);
+                sum.pairs = in_turn(_mm256_add_epi16(sum.pairs, products));
             } else {
-                if (j) sum.total = _mm256_add_epi32(sum.total, widen(sum.pairs));
+                if (j) sum.total = in_turn(_mm256_add_epi32(sum.total, widen(sum.pairs)));
                 sum.pairs = products;
             }
+        }
+        // Else compilers make a tree of a chain of additions, whose leaves do not fit the registers.
+        static Ints in_turn(Ints v) {
+            __asm__("" : "+x"(v));
+            return v;
         }
         static Ints end(const Sum &sum) { return _mm256_add_epi32(sum.total, widen(sum.pairs)); }
     };

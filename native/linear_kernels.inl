@@ -7,7 +7,8 @@
 //                             of formats with an offset are shifted down again
 //   signed_eight_bits         whether 8-bit weights are made signed, and so have no offset
 //   max_rows                  rows of a register tile of `few`
-//   max_paired_rows           rows of one of two blocks side by side
+//   max_paired_rows           rows of a tile of two vectors side by side, which share the loads of inputs: of two blocks
+//                             where a vector holds a block, else of a block's two parts
 //   panel_rows, panel_columns rows of a register tile of `many`, and vectors side by side
 //
 // How formats unpack: linear_unpack.inl.
@@ -105,7 +106,8 @@ inline void prefetch_group(const std::uint8_t *unit, std::size_t g) {
 // M rows times `num_blocks` blocks.
 template <class Simd, class Unpack, std::size_t M, std::size_t num_blocks>
 void few_tile(const std::uint8_t *const *blocks, std::size_t num_units, Activations x, float *y) {
-    constexpr std::size_t parts = block_rows / Simd::lanes, columns = parts == 1 ? num_blocks : 1;
+    constexpr std::size_t parts = block_rows / Simd::lanes;
+    constexpr std::size_t columns = parts == 1 ? num_blocks : M <= Simd::max_paired_rows ? parts : 1;
     constexpr std::size_t turns = num_blocks * parts / columns;
     typename Simd::Floats sums[turns][M][columns];
     for (auto &turn : sums)
@@ -147,7 +149,7 @@ void few_rows(const std::uint8_t *const *blocks, std::size_t num_blocks, std::si
     if constexpr (M > 0) {
         for (; num_rows >= M; num_rows -= M, x.groups += M * x.stride, y += M * panel_outputs) {
             std::size_t block = 0;
-            if constexpr (M <= Simd::max_paired_rows)
+            if constexpr (Simd::lanes == block_rows && M <= Simd::max_paired_rows)
                 for (; block + 2 <= num_blocks; block += 2)
                     few_tile<Simd, Unpack, M, 2>(blocks + block, num_units, x, y + block * block_rows);
             for (; block < num_blocks; ++block)
