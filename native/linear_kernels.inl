@@ -20,11 +20,25 @@ enum class Kind {
     halves,   // a scale for each 16 inputs, weights offset by 128
 };
 
-// A group of 32 inputs of `lanes` rows, unpacked.
+template <std::size_t n>
+using Index = std::integral_constant<std::size_t, n>;
+
+template <class F, std::size_t... n>
+inline void for_each_index(F f, std::index_sequence<n...>) {
+    (f(Index<n>{}), ...);
+}
+
+// A group of 32 inputs of `lanes` rows, unpacked. Kernels take either this or what an Unpack has in its place, a Packed
+// group that unpacks a vector when it is asked for it: a few rows would wait for a way through memory.
 template <class Simd>
 struct Group {
     typename Simd::Bytes weights[8];
     typename Simd::Floats scale, second;  // second: minimum, or the scale of the upper half
+
+    template <std::size_t j>
+    typename Simd::Bytes weight(Index<j>) const {
+        return weights[j];
+    }
 };
 
 #include "linear_unpack.inl"
@@ -50,13 +64,13 @@ inline typename Simd::Ints bits_of(const float &magic) {
 
 // Adds to `sums` the products of a group of each of `columns` vectors with M rows. All rows' chains of products run side
 // by side: a chain alone would wait for each instruction's latency.
-template <class Simd, class Unpack, std::size_t M, std::size_t columns>
-inline void accumulate(const Group<Simd> *const (&groups)[columns], const ActivationGroup *rows, std::size_t stride,
+template <class Simd, class Unpack, std::size_t M, std::size_t columns, class AnyGroup>
+inline void accumulate(const AnyGroup *const (&groups)[columns], const ActivationGroup *rows, std::size_t stride,
                        typename Simd::Floats (&sums)[M][columns]) {
     constexpr int shift = Unpack::shift;
     constexpr std::size_t chains = Unpack::kind == Kind::halves ? 2 : 1, steps = 8 / chains;
     using Dot = typename Simd::template Dot<Unpack::bits>;
-    for (std::size_t chain = 0; chain < chains; ++chain) {
+    const auto add_chain = [&](auto chain) __attribute__((always_inline)) {
         typename Dot::Sum products[M][columns];
         for (std::size_t m = 0; m < M; ++m) {
             const ActivationGroup &row = rows[m * stride];
@@ -65,13 +79,16 @@ inline void accumulate(const Group<Simd> *const (&groups)[columns], const Activa
                                                               : bits_of<Simd>(row.magic);
             for (std::size_t c = 0; c < columns; ++c) products[m][c] = Dot::begin(start);
         }
-#pragma GCC unroll 8
-        for (std::size_t j = 0; j < steps; ++j)
+        const auto add_step = [&](auto step) __attribute__((always_inline)) {
+            constexpr std::size_t j = chain * steps + step;
+            typename Simd::Bytes weights[columns];
+            for (std::size_t c = 0; c < columns; ++c) weights[c] = groups[c]->weight(Index<j>{});
             for (std::size_t m = 0; m < M; ++m) {
-                const auto inputs = Simd::broadcast4(rows[m * stride].q + 4 * (chain * steps + j));
-                for (std::size_t c = 0; c < columns; ++c)
-                    Dot::step(products[m][c], groups[c]->weights[chain * steps + j], inputs, j);
+                const auto inputs = Simd::broadcast4(rows[m * stride].q + 4 * j);
+                for (std::size_t c = 0; c < columns; ++c) Dot::step(products[m][c], weights[c], inputs, step);
             }
+        };
+        for_each_index(add_step, std::make_index_sequence<steps>());
         for (std::size_t m = 0; m < M; ++m) {
             const ActivationGroup &row = rows[m * stride];
             for (std::size_t c = 0; c < columns; ++c) {
@@ -81,7 +98,8 @@ inline void accumulate(const Group<Simd> *const (&groups)[columns], const Activa
                     sums[m][c] = Simd::subtract_product(groups[c]->second, row.sum, sums[m][c]);
             }
         }
-    }
+    };
+    for_each_index(add_chain, std::make_index_sequence<chains>());
 }
 
 // Where the unit lies that will be worked on some units after unit `u` of a block; behind the last one, that is in the
@@ -124,11 +142,11 @@ void few_tile(const std::uint8_t *const *blocks, std::size_t num_units, Activati
         for (std::size_t g = 0; g < Unpack::groups; ++g, ++rows) {
             for (const std::uint8_t *unit : ahead) prefetch_group<Unpack>(unit, g);
             for (std::size_t turn = 0; turn < turns; ++turn) {
-                Group<Simd> groups[columns];
-                const Group<Simd> *side_by_side[columns];
+                typename Unpack::PackedGroup groups[columns];
+                const typename Unpack::PackedGroup *side_by_side[columns];
                 for (std::size_t c = 0; c < columns; ++c) {
                     const std::size_t vector = turn * columns + c;
-                    unpack[vector / parts].group(g, vector % parts, groups[c]);
+                    groups[c] = unpack[vector / parts].group(g, vector % parts);
                     side_by_side[c] = groups + c;
                 }
                 accumulate<Simd, Unpack, M, columns>(side_by_side, rows, x.stride, sums[turn]);
@@ -184,6 +202,14 @@ void many_rows(const Group<Simd> *groups, std::size_t num_groups, Activations x,
     }
 }
 
+template <class Simd, class PackedGroup>
+inline void write_group(const PackedGroup &from, Group<Simd> &to) {
+    for_each_index([&](auto j) __attribute__((always_inline)) { to.weights[j] = from.weight(j); },
+                   std::make_index_sequence<8>());
+    to.scale = from.scale;
+    to.second = from.second;
+}
+
 template <class Simd, class Unpack>
 void many_panel(const std::uint8_t *const *units, std::size_t num_blocks, std::size_t num_units, Activations x,
                 std::size_t num_rows, float *acc, std::uint8_t *scratch) {
@@ -199,7 +225,8 @@ void many_panel(const std::uint8_t *const *units, std::size_t num_blocks, std::s
             for (std::size_t g = 0; g < Unpack::groups; ++g) {
                 prefetch_group<Unpack>(ahead, g);
                 for (std::size_t part = 0; part < parts; ++part)
-                    unpack.group(g, part, groups[(block * parts + part) * num_groups + u * Unpack::groups + g]);
+                    write_group(unpack.group(g, part),
+                                groups[(block * parts + part) * num_groups + u * Unpack::groups + g]);
             }
         }
     std::size_t column = 0;

@@ -2,24 +2,29 @@
 // groups; weights come out unsigned, those with an offset shifted up so that it is 128 (by `shift` bits; scales are
 // divided by 2^shift, exactly), and `Simd::settle` brings them to what its products can hold.
 
-// Four vectors from three: six bits of each where `low` is 0x3f or 0xfc, and the fourth from the bits left over.
-template <class Simd>
-inline void three_to_four(const std::uint8_t *three, typename Simd::Bytes *four, std::size_t stride, bool upper) {
-    const auto a = Simd::load_bytes(three), b = Simd::load_bytes(three + stride),
-               c = Simd::load_bytes(three + 2 * stride);
-    if (upper) {
-        four[0] = Simd::mask(a, 0xfc);
-        four[1] = Simd::mask(b, 0xfc);
-        four[2] = Simd::mask(c, 0xfc);
-        const auto low = Simd::template select<0x0c>(Simd::template left<2>(a), Simd::template left<4>(b));
-        four[3] = Simd::mask(Simd::template select<0xc0>(Simd::template left<6>(c), low), 0xfc);
+// Vector j of four that lie in three: six bits of each, the upper ones where `upper`, and the fourth from the bits left.
+template <class Simd, bool upper, std::size_t j>
+inline typename Simd::Bytes one_of_four(const std::uint8_t *three, std::size_t stride) {
+    if constexpr (j < 3) {
+        return Simd::mask(Simd::load_bytes(three + j * stride), upper ? 0xfc : 0x3f);
     } else {
-        four[0] = Simd::mask(a, 0x3f);
-        four[1] = Simd::mask(b, 0x3f);
-        four[2] = Simd::mask(c, 0x3f);
-        const auto low = Simd::template select<0x03>(Simd::template right<6>(a), Simd::template right<4>(b));
-        four[3] = Simd::mask(Simd::template select<0x30>(Simd::template right<2>(c), low), 0x3f);
+        const auto a = Simd::load_bytes(three), b = Simd::load_bytes(three + stride),
+                   c = Simd::load_bytes(three + 2 * stride);
+        if constexpr (upper) {
+            const auto low = Simd::template select<0x0c>(Simd::template left<2>(a), Simd::template left<4>(b));
+            return Simd::mask(Simd::template select<0xc0>(Simd::template left<6>(c), low), 0xfc);
+        } else {
+            const auto low = Simd::template select<0x03>(Simd::template right<6>(a), Simd::template right<4>(b));
+            return Simd::mask(Simd::template select<0x30>(Simd::template right<2>(c), low), 0x3f);
+        }
     }
+}
+
+// Vector j of eight whose nibbles lie in four.
+template <class Simd, std::size_t j>
+inline typename Simd::Bytes nibbles(const std::uint8_t *four) {
+    const auto both = Simd::load_bytes(four + vector_bytes * (j % 4));
+    return Simd::mask(j < 4 ? both : Simd::template right<4>(both), 0x0f);
 }
 
 // Bytes from the start of a 64-byte vector, of an array of 16 halves, of an array of 16 bytes, to a part's share of it.
@@ -36,14 +41,12 @@ constexpr std::size_t in_bytes(std::size_t part) {
     return part * Simd::lanes;
 }
 
+// What every PackedGroup has beside `weight`.
 template <class Simd>
-inline void nibbles(const std::uint8_t *vectors, typename Simd::Bytes *weights) {
-    for (std::size_t j = 0; j < 4; ++j) {
-        const auto both = Simd::load_bytes(vectors + vector_bytes * j);
-        weights[j] = Simd::mask(both, 0x0f);
-        weights[j + 4] = Simd::mask(Simd::template right<4>(both), 0x0f);
-    }
-}
+struct PackedGroupBase {
+    const std::uint8_t *vectors;
+    typename Simd::Floats scale, second;
+};
 
 template <class Simd>
 struct UnpackQ4K {
@@ -52,24 +55,32 @@ struct UnpackQ4K {
     static constexpr int shift = 0, bits = 4;
     static constexpr std::size_t parts = block_rows / Simd::lanes;
 
+    struct PackedGroup : PackedGroupBase<Simd> {
+        template <std::size_t j>
+        typename Simd::Bytes weight(Index<j>) const {
+            return nibbles<Simd, j>(this->vectors);
+        }
+    };
+
     void load(const std::uint8_t *from) {
         unit = from;
-        for (std::size_t at = 0; at < vector_bytes; at += sizeof(typename Simd::Bytes)) {
-            typename Simd::Bytes four[4];
-            three_to_four<Simd>(unit + 64 + at, four, vector_bytes, false);
-            for (std::size_t i = 0; i < 4; ++i) Simd::store_bytes(six_bits + vector_bytes * i + at, four[i]);
-        }
+        for (std::size_t at = 0; at < vector_bytes; at += sizeof(typename Simd::Bytes))
+            for_each_index(
+                [&](auto i) {
+                    Simd::store_bytes(six_bits + vector_bytes * i + at,
+                                      one_of_four<Simd, false, i>(unit + 64 + at, vector_bytes));
+                },
+                std::make_index_sequence<4>());
         for (std::size_t part = 0; part < parts; ++part) {
             d[part] = Simd::load_halves(unit + in_halves<Simd>(part));
             dmin[part] = Simd::load_halves(unit + 32 + in_halves<Simd>(part));
         }
     }
 
-    void group(std::size_t g, std::size_t part, Group<Simd> &out) const {
-        nibbles<Simd>(unit + 256 + 256 * g + in_vector<Simd>(part), out.weights);
+    PackedGroup group(std::size_t g, std::size_t part) const {
         const std::uint8_t *scales = six_bits + 16 * g + in_bytes<Simd>(part);
-        out.scale = Simd::multiply(d[part], Simd::load_unsigned(scales));
-        out.second = Simd::multiply(dmin[part], Simd::load_unsigned(scales + 128));
+        return {{unit + 256 + 256 * g + in_vector<Simd>(part), Simd::multiply(d[part], Simd::load_unsigned(scales)),
+                 Simd::multiply(dmin[part], Simd::load_unsigned(scales + 128))}};
     }
 
     const std::uint8_t *unit;
@@ -84,20 +95,24 @@ struct UnpackQ6K {
     static constexpr int shift = 2, bits = 6;
     static constexpr std::size_t parts = block_rows / Simd::lanes;
 
+    struct PackedGroup : PackedGroupBase<Simd> {
+        template <std::size_t j>
+        typename Simd::Bytes weight(Index<j>) const {
+            return Simd::template settle<shift>(
+                one_of_four<Simd, true, j % 4>(this->vectors + 3 * vector_bytes * (j / 4), vector_bytes));
+        }
+    };
+
     void load(const std::uint8_t *from) {
         unit = from;
         for (std::size_t part = 0; part < parts; ++part)
             d[part] = Simd::template settle_scale<shift>(Simd::load_halves(unit + in_halves<Simd>(part)));
     }
 
-    void group(std::size_t g, std::size_t part, Group<Simd> &out) const {
-        const std::uint8_t *vectors = unit + 320 + 384 * g + in_vector<Simd>(part);
-        three_to_four<Simd>(vectors, out.weights, vector_bytes, true);
-        three_to_four<Simd>(vectors + 3 * vector_bytes, out.weights + 4, vector_bytes, true);
-        for (auto &weight : out.weights) weight = Simd::template settle<shift>(weight);
+    PackedGroup group(std::size_t g, std::size_t part) const {
         const std::uint8_t *scales = unit + 64 + 32 * g + in_bytes<Simd>(part);
-        out.scale = Simd::multiply(d[part], Simd::load_signed(scales));
-        out.second = Simd::multiply(d[part], Simd::load_signed(scales + 16));
+        return {{unit + 320 + 384 * g + in_vector<Simd>(part), Simd::multiply(d[part], Simd::load_signed(scales)),
+                 Simd::multiply(d[part], Simd::load_signed(scales + 16))}};
     }
 
     const std::uint8_t *unit;
@@ -110,16 +125,21 @@ struct UnpackQ40 {
     static constexpr std::size_t groups = 2, unit_bytes = layout_of(Format::q4_0).unit_bytes;
     static constexpr int shift = 4, bits = 4;
 
+    struct PackedGroup : PackedGroupBase<Simd> {
+        template <std::size_t j>
+        typename Simd::Bytes weight(Index<j>) const {
+            if constexpr (!Simd::scaled) return nibbles<Simd, j>(this->vectors);
+            const auto both = Simd::load_bytes(this->vectors + vector_bytes * (j % 4));
+            return Simd::mask(j < 4 ? Simd::template left<4>(both) : both, 0xf0);
+        }
+    };
+
     void load(const std::uint8_t *from) { unit = from; }
 
-    void group(std::size_t g, std::size_t part, Group<Simd> &out) const {
-        const std::uint8_t *vectors = unit + 64 + 256 * g + in_vector<Simd>(part);
-        for (std::size_t j = 0; j < 4; ++j) {
-            const auto both = Simd::load_bytes(vectors + vector_bytes * j);
-            out.weights[j] = Simd::template settle<shift>(Simd::mask(Simd::template left<4>(both), 0xf0));
-            out.weights[j + 4] = Simd::template settle<shift>(Simd::mask(both, 0xf0));
-        }
-        out.scale = Simd::template settle_scale<shift>(Simd::load_halves(unit + 32 * g + in_halves<Simd>(part)));
+    PackedGroup group(std::size_t g, std::size_t part) const {
+        return {{unit + 64 + 256 * g + in_vector<Simd>(part),
+                 Simd::template settle_scale<shift>(Simd::load_halves(unit + 32 * g + in_halves<Simd>(part))),
+                 Simd::zero()}};
     }
 
     const std::uint8_t *unit;
@@ -130,13 +150,13 @@ struct UnpackQ41 {
     static constexpr Kind kind = Kind::minimum;
     static constexpr std::size_t groups = 2, unit_bytes = layout_of(Format::q4_1).unit_bytes;
     static constexpr int shift = 0, bits = 4;
+    using PackedGroup = typename UnpackQ4K<Simd>::PackedGroup;
 
     void load(const std::uint8_t *from) { unit = from; }
 
-    void group(std::size_t g, std::size_t part, Group<Simd> &out) const {
-        nibbles<Simd>(unit + 128 + 256 * g + in_vector<Simd>(part), out.weights);
-        out.scale = Simd::load_halves(unit + 64 * g + in_halves<Simd>(part));
-        out.second = Simd::load_halves(unit + 64 * g + 32 + in_halves<Simd>(part));
+    PackedGroup group(std::size_t g, std::size_t part) const {
+        const std::uint8_t *scales = unit + 64 * g + in_halves<Simd>(part);
+        return {{unit + 128 + 256 * g + in_vector<Simd>(part), Simd::load_halves(scales), Simd::load_halves(scales + 32)}};
     }
 
     const std::uint8_t *unit;
@@ -148,33 +168,24 @@ struct UnpackQ50 {
     static constexpr std::size_t groups = 2, unit_bytes = layout_of(Format::q5_0).unit_bytes;
     static constexpr int shift = 3, bits = 5;
 
+    struct PackedGroup : PackedGroupBase<Simd> {
+        // The nibble goes to bits 3 to 6, the top bit, bit j of its byte, to bit 7.
+        template <std::size_t j>
+        typename Simd::Bytes weight(Index<j>) const {
+            const auto both = Simd::load_bytes(this->vectors + vector_bytes * (j % 4));
+            const auto tops = Simd::load_bytes(this->vectors + 4 * vector_bytes);
+            const auto low = Simd::mask(j < 4 ? Simd::template left<3>(both) : Simd::template right<1>(both), 0x78);
+            return Simd::template settle<shift>(
+                Simd::template select<0x80>(Simd::template left<7 - static_cast<int>(j)>(tops), low));
+        }
+    };
+
     void load(const std::uint8_t *from) { unit = from; }
 
-    // The nibble goes to bits 3 to 6, the top bit, bit `j` of its byte, to bit 7.
-    template <std::size_t j>
-    static typename Simd::Bytes join(typename Simd::Bytes low, typename Simd::Bytes tops) {
-        const auto rest = Simd::mask(low, 0x78);
-        return Simd::template settle<shift>(Simd::template select<0x80>(Simd::template left<7 - j>(tops), rest));
-    }
-
-    void group(std::size_t g, std::size_t part, Group<Simd> &out) const {
-        const std::uint8_t *vectors = unit + 64 + 320 * g + in_vector<Simd>(part);
-        const auto tops = Simd::load_bytes(vectors + 4 * vector_bytes);
-        typename Simd::Bytes low[4], high[4];
-        for (std::size_t j = 0; j < 4; ++j) {
-            const auto both = Simd::load_bytes(vectors + vector_bytes * j);
-            low[j] = Simd::template left<3>(both);
-            high[j] = Simd::template right<1>(both);
-        }
-        out.weights[0] = join<0>(low[0], tops);
-        out.weights[1] = join<1>(low[1], tops);
-        out.weights[2] = join<2>(low[2], tops);
-        out.weights[3] = join<3>(low[3], tops);
-        out.weights[4] = join<4>(high[0], tops);
-        out.weights[5] = join<5>(high[1], tops);
-        out.weights[6] = join<6>(high[2], tops);
-        out.weights[7] = join<7>(high[3], tops);
-        out.scale = Simd::template settle_scale<shift>(Simd::load_halves(unit + 32 * g + in_halves<Simd>(part)));
+    PackedGroup group(std::size_t g, std::size_t part) const {
+        return {{unit + 64 + 320 * g + in_vector<Simd>(part),
+                 Simd::template settle_scale<shift>(Simd::load_halves(unit + 32 * g + in_halves<Simd>(part))),
+                 Simd::zero()}};
     }
 
     const std::uint8_t *unit;
@@ -186,13 +197,18 @@ struct UnpackQ80 {
     static constexpr std::size_t groups = 2, unit_bytes = layout_of(Format::q8_0).unit_bytes;
     static constexpr int shift = 0, bits = 8;
 
+    struct PackedGroup : PackedGroupBase<Simd> {
+        template <std::size_t j>
+        typename Simd::Bytes weight(Index<j>) const {
+            return Simd::settle_eight_bits(Simd::load_bytes(this->vectors + vector_bytes * j));
+        }
+    };
+
     void load(const std::uint8_t *from) { unit = from; }
 
-    void group(std::size_t g, std::size_t part, Group<Simd> &out) const {
-        const std::uint8_t *vectors = unit + 64 + 512 * g + in_vector<Simd>(part);
-        for (std::size_t j = 0; j < 8; ++j)
-            out.weights[j] = Simd::settle_eight_bits(Simd::load_bytes(vectors + vector_bytes * j));
-        out.scale = Simd::load_halves(unit + 32 * g + in_halves<Simd>(part));
+    PackedGroup group(std::size_t g, std::size_t part) const {
+        return {{unit + 64 + 512 * g + in_vector<Simd>(part), Simd::load_halves(unit + 32 * g + in_halves<Simd>(part)),
+                 Simd::zero()}};
     }
 
     const std::uint8_t *unit;
