@@ -12,6 +12,11 @@ namespace {
 // an int8 may reach 2 * 255 * 127. So weights are taken at their own size, and 8-bit ones as sign and magnitude.
 struct Avx2 : Avx2Base {
     static constexpr bool scaled = false, signed_eight_bits = true;
+    // Sums of more than 4 bits take two registers each.
+    template <int bits>
+    struct Tile {
+        static constexpr std::size_t rows = bits == 4 ? 6 : 4, paired_rows = rows;
+    };
     template <int shift>
     static Bytes settle(Bytes v) {
         return _mm256_srli_epi16(v, shift);

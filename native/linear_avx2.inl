@@ -3,7 +3,7 @@ struct Avx2Base {
     using Bytes = __m256i;
     using Ints = __m256i;
     using Floats = __m256;
-    static constexpr std::size_t lanes = 8, max_rows = 4, max_paired_rows = 4, panel_columns = 2, panel_rows = 4;
+    static constexpr std::size_t lanes = 8, panel_columns = 2, panel_rows = 4;
 
     static Bytes load_bytes(const std::uint8_t *p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)); }
     static void store_bytes(std::uint8_t *p, Bytes v) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), v); }

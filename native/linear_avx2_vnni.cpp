@@ -10,6 +10,10 @@ namespace {
 
 struct Avx2Vnni : Avx2Base {
     static constexpr bool scaled = true, signed_eight_bits = false;
+    template <int>
+    struct Tile {
+        static constexpr std::size_t rows = 6, paired_rows = 6;
+    };
     template <int shift>
     static Bytes settle(Bytes v) {
         return v;

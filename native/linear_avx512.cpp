@@ -10,7 +10,11 @@ struct Avx512 {
     using Bytes = __m512i;
     using Ints = __m512i;
     using Floats = __m512;
-    static constexpr std::size_t lanes = 16, max_rows = 8, max_paired_rows = 4, panel_columns = 2, panel_rows = 6;
+    static constexpr std::size_t lanes = 16, panel_columns = 2, panel_rows = 6;
+    template <int>
+    struct Tile {
+        static constexpr std::size_t rows = 8, paired_rows = 4;
+    };
     static constexpr bool scaled = true, signed_eight_bits = false;
 
     static Bytes load_bytes(const std::uint8_t *p) { return _mm512_loadu_si512(p); }

@@ -6,8 +6,8 @@
 //   scaled                    whether products of any byte with int8 fit, so that offsets are always 128; else weights
 //                             of formats with an offset are shifted down again
 //   signed_eight_bits         whether 8-bit weights are made signed, and so have no offset
-//   max_rows                  rows of a register tile of `few`
-//   max_paired_rows           rows of a tile of two vectors side by side, which share the loads of inputs: of two blocks
+//   Tile<bits>::rows          rows of a register tile of `few`, for weights of that many bits
+//   Tile<bits>::paired_rows   rows of a tile of two vectors side by side, which share the loads of inputs: of two blocks
 //                             where a vector holds a block, else of a block's two parts
 //   panel_rows, panel_columns rows of a register tile of `many`, and vectors side by side
 //
@@ -125,7 +125,7 @@ inline void prefetch_group(const std::uint8_t *unit, std::size_t g) {
 template <class Simd, class Unpack, std::size_t M, std::size_t num_blocks>
 void few_tile(const std::uint8_t *const *blocks, std::size_t num_units, Activations x, float *y) {
     constexpr std::size_t parts = block_rows / Simd::lanes;
-    constexpr std::size_t columns = parts == 1 ? num_blocks : M <= Simd::max_paired_rows ? parts : 1;
+    constexpr std::size_t columns = parts == 1 ? num_blocks : M <= Simd::template Tile<Unpack::bits>::paired_rows ? parts : 1;
     constexpr std::size_t turns = num_blocks * parts / columns;
     typename Simd::Floats sums[turns][M][columns];
     for (auto &turn : sums)
@@ -159,21 +159,32 @@ void few_tile(const std::uint8_t *const *blocks, std::size_t num_units, Activati
                 Simd::store(y + m * panel_outputs + (turn * columns + c) * Simd::lanes, sums[turn][m][c]);
 }
 
-// Rows in tiles of at most `M`; two blocks side by side where both tiles' sums fit the registers, as that halves the
-// loads of inputs.
-template <class Simd, class Unpack, std::size_t M = Simd::max_rows>
+// Rows of one tile; two blocks side by side where both tiles' sums fit the registers, as that halves the loads of inputs.
+template <class Simd, class Unpack, std::size_t M = Simd::template Tile<Unpack::bits>::rows>
 void few_rows(const std::uint8_t *const *blocks, std::size_t num_blocks, std::size_t num_units, Activations x,
               std::size_t num_rows, float *y) {
     if constexpr (M > 0) {
-        for (; num_rows >= M; num_rows -= M, x.groups += M * x.stride, y += M * panel_outputs) {
-            std::size_t block = 0;
-            if constexpr (Simd::lanes == block_rows && M <= Simd::max_paired_rows)
-                for (; block + 2 <= num_blocks; block += 2)
-                    few_tile<Simd, Unpack, M, 2>(blocks + block, num_units, x, y + block * block_rows);
-            for (; block < num_blocks; ++block)
-                few_tile<Simd, Unpack, M, 1>(blocks + block, num_units, x, y + block * block_rows);
-        }
-        if (num_rows) few_rows<Simd, Unpack, M - 1>(blocks, num_blocks, num_units, x, num_rows, y);
+        if (num_rows != M) return few_rows<Simd, Unpack, M - 1>(blocks, num_blocks, num_units, x, num_rows, y);
+        std::size_t block = 0;
+        if constexpr (Simd::lanes == block_rows && M <= Simd::template Tile<Unpack::bits>::paired_rows)
+            for (; block + 2 <= num_blocks; block += 2)
+                few_tile<Simd, Unpack, M, 2>(blocks + block, num_units, x, y + block * block_rows);
+        for (; block < num_blocks; ++block)
+            few_tile<Simd, Unpack, M, 1>(blocks + block, num_units, x, y + block * block_rows);
+    }
+}
+
+// All rows, in as few tiles as there can be, of sizes that differ by one at most.
+template <class Simd, class Unpack>
+void few_tiles(const std::uint8_t *const *blocks, std::size_t num_blocks, std::size_t num_units, Activations x,
+               std::size_t num_rows, float *y) {
+    constexpr std::size_t most = Simd::template Tile<Unpack::bits>::rows;
+    for (std::size_t num_tiles = (num_rows + most - 1) / most; num_tiles > 0; --num_tiles) {
+        const std::size_t count = (num_rows + num_tiles - 1) / num_tiles;
+        few_rows<Simd, Unpack>(blocks, num_blocks, num_units, x, count, y);
+        x.groups += count * x.stride;
+        y += count * panel_outputs;
+        num_rows -= count;
     }
 }
 
@@ -241,12 +252,12 @@ template <class Simd>
 void few_of(Format format, const std::uint8_t *const *blocks, std::size_t num_blocks, std::size_t num_units,
             Activations x, std::size_t num_rows, float *y) {
     switch (format) {
-        case Format::q4_k: return few_rows<Simd, UnpackQ4K<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
-        case Format::q6_k: return few_rows<Simd, UnpackQ6K<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
-        case Format::q4_0: return few_rows<Simd, UnpackQ40<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
-        case Format::q4_1: return few_rows<Simd, UnpackQ41<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
-        case Format::q5_0: return few_rows<Simd, UnpackQ50<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
-        case Format::q8_0: return few_rows<Simd, UnpackQ80<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q4_k: return few_tiles<Simd, UnpackQ4K<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q6_k: return few_tiles<Simd, UnpackQ6K<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q4_0: return few_tiles<Simd, UnpackQ40<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q4_1: return few_tiles<Simd, UnpackQ41<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q5_0: return few_tiles<Simd, UnpackQ50<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q8_0: return few_tiles<Simd, UnpackQ80<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
     }
 }
 

@@ -15,7 +15,11 @@ struct Portable {
     struct Floats {
         float v[16];
     };
-    static constexpr std::size_t lanes = 16, max_rows = 4, max_paired_rows = 0, panel_columns = 1, panel_rows = 4;
+    static constexpr std::size_t lanes = 16, panel_columns = 1, panel_rows = 4;
+    template <int>
+    struct Tile {
+        static constexpr std::size_t rows = 4, paired_rows = 0;
+    };
     static constexpr bool scaled = false, signed_eight_bits = false;
 
     template <class Vector, class Value>
