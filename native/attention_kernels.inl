@@ -182,12 +182,15 @@ void attend_tile(QueryTile &tile) {
     }
 }
 
+// In as few tiles as there can be, of sizes that differ by one at most: a tile of one query waits for its own sums.
 void attend(const AttendCall &call) {
     QueryTile tile(call);
-    for (; tile.begin < call.num_queries; tile.begin += tile_queries) {
-        const int left = call.num_queries - tile.begin;
-        with_count<tile_queries>(left < tile_queries ? left : tile_queries,
-                                 [&](auto count) { attend_tile<decltype(count)::value>(tile); });
+    for (int left = call.num_queries; left > 0;) {
+        const int num_tiles = (left + tile_queries - 1) / tile_queries;
+        const int count = (left + num_tiles - 1) / num_tiles;
+        with_count<tile_queries>(count, [&](auto size) { attend_tile<decltype(size)::value>(tile); });
+        tile.begin += count;
+        left -= count;
     }
 }
 
