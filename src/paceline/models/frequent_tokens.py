@@ -4,7 +4,8 @@ A draft model reads half of its bytes to score 150,000 tokens, of which a few th
 text. A token that is left out can never be drafted, which costs a rejection and no correctness (FR-Spec,
 arXiv 2502.14856).
 
-Lists are counted by `benchmarks/count_tokens.py`; none is shipped yet.
+Lists are counted by `benchmarks/count_tokens.py`; what is shipped, and from what it was counted, is said in
+`data/README.md`.
 """
 
 from __future__ import annotations
