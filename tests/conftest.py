@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,25 @@ def pytest_report_header(config: pytest.Config) -> str:
     from paceline.kernels import _native
 
     return f"native module: {_native.__file__}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for `isa` once for each instruction set that this machine has."""
+    from paceline.kernels import _native  # not before --native had its say
+
+    if "isa" in metafunc.fixturenames:
+        metafunc.parametrize("isa", _native.isas(), indirect=True)
+
+
+@pytest.fixture
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Use one instruction set for the length of a test."""
+    from paceline.kernels import _native
+
+    before = _native.isa()
+    _native.set_isa(request.param)
+    yield request.param
+    _native.set_isa(before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -99,6 +99,16 @@ def test_a_row_does_not_depend_on_its_neighbours_or_the_threads() -> None:
         assert quantise(x[row : row + 1]).tobytes() == together[row].tobytes()
 
 
+@pytest.mark.parametrize("num_rows", [*range(1, 34), 64, 128, 512])
+def test_any_number_of_rows(num_rows: int) -> None:
+    x = rows(512, 96)
+    assert quantise(x[:num_rows]).tobytes() == quantise(x)[:num_rows].tobytes()
+
+
+def test_no_rows_are_no_work() -> None:
+    assert quantise(np.empty((0, 96), np.float32)).shape == (0, 4)
+
+
 def test_rows_that_are_not_whole_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="rows of 48 values are not whole groups of 32"):
         quantise(np.zeros((1, 48), np.float32))

@@ -181,9 +181,52 @@ def test_extreme_scores(isa: str) -> None:
     check(case, 590, 600)
 
 
-def test_zero_rows() -> None:
+@pytest.mark.parametrize("num_rows", [*range(1, 34), 64, 128, 512])
+def test_any_number_of_rows(isa: str, num_rows: int) -> None:
+    """Some rows against the reference, each against itself among one row more."""
+    case = Case(520, 6, 2, 24, seed=num_rows)
+    start = 7 if num_rows == 512 else 520 - num_rows - 1
+    out = case.attend(start, start + num_rows)
+    for row in {0, num_rows // 2, num_rows - 1}:
+        assert np.abs(out[row] - case.reference(start + row)).max() < BOUND
+    np.testing.assert_array_equal(bits(case.attend(start - 1, start + num_rows)[1:]), bits(out))
+
+
+def test_tiny_keys_and_values(isa: str) -> None:
+    """Halves below the smallest normal one count in full."""
+    case = Case(300, scale=1.0)
+    smallest = np.float16(2.0**-24)
+    case.store.keys[:], case.keys[:] = smallest, smallest
+    steps = np.random.default_rng(0).integers(-1000, 1000, case.values.shape)
+    case.values[:] = steps * np.float64(smallest)
+    for position in range(300):
+        block, slot = case.block_ids[position // BLOCK_SIZE], position % BLOCK_SIZE
+        case.store.values[block, :, slot] = case.values[position]
+    case.queries *= np.float32(1e5)
+    for row in (0, 17, 299):
+        out, expected = case.attend(row, row + 1)[0], case.reference(row)
+        assert np.abs(out - expected).max() < BOUND * np.abs(case.values).max()
+    assert np.abs(case.values).max() < 2.0**-14
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_a_query_out_of_range_spoils_its_own_row_alone(isa: str, value: float) -> None:
+    case = Case(300)
+    before = case.attend(290, 298)
+    case.queries[293, 1, 5] = value
+    after = case.attend(290, 298)
+    assert np.isnan(after[3, 1]).all() or value == 3e38
+    after[3, 1] = before[3, 1]
+    np.testing.assert_array_equal(bits(after), bits(before))
+
+
+@pytest.mark.parametrize("num_others", [0, 2])
+def test_zero_rows(isa: str, num_others: int) -> None:
     case = Case(20)
     assert case.attend(20, 20).shape == (0, 4, 64)
+    batch = [case.rows(20, 20)] * num_others + [case.rows(18, 20)] + [case.rows(20, 20)] * num_others
+    out = attend(case.queries[18:], case.store, batch, case.scale)
+    np.testing.assert_array_equal(bits(out), bits(case.attend(18, 20)))
 
 
 @pytest.mark.parametrize("window", [None, 40])

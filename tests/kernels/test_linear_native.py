@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kernels.weights import extreme_weights, random_weights
+from kernels.weights import HALVES, extreme_weights, random_weights
 from paceline.kernels import _native
 from paceline.kernels.activations import dequantise, quantise
-from paceline.kernels.dequantize import dequantize
+from paceline.kernels.dequantize import SUPPORTED_TYPES, dequantize
 from paceline.kernels.packed import PACKED_FORMATS, Matrix, PackedLinear
 
 ROW_COUNTS = [*range(1, 34), 64, 128, 512]
@@ -55,6 +55,8 @@ def test_every_shape_and_number_of_rows(tensor_type: str, isa: str) -> None:
             assert y.shape == (33, num_outputs)
             assert_close(y, weights, dequantise(quantise(x), num_inputs))
             assert (y[2] == 0).all()
+            for count in range(1, 33):
+                assert packed.linear(x[:count]).tobytes() == y[:count].tobytes()
 
 
 @pytest.mark.parametrize("tensor_type", PACKED_FORMATS)
@@ -123,9 +125,50 @@ def test_a_row_with_a_nan_gives_nan_and_spares_its_neighbours(isa: str) -> None:
             assert np.delete(y, 4, 0).tobytes() == np.delete(clean[:count], 4, 0).tobytes()
 
 
-def test_no_rows_are_no_work(isa: str) -> None:
-    packed = PackedLinear([Matrix("Q8_0", random_weights("Q8_0", 20, 64))], 64)
-    assert packed.linear(np.empty((0, 64), np.float32)).shape == (0, 20)
+@pytest.mark.parametrize("tensor_type", PACKED_FORMATS)
+def test_tiny_weights_and_tiny_activations(tensor_type: str, isa: str) -> None:
+    """Scales below the smallest normal half, and rows down to the smallest float: nothing is flushed to zero
+    but what no scale of activations reaches."""
+    num_inputs, num_outputs = 256, 21
+    data = random_weights(tensor_type, num_outputs, num_inputs)
+    blocks = data.reshape(-1, SUPPORTED_TYPES[tensor_type].num_bytes)
+    for start in HALVES[tensor_type]:
+        blocks[:, start + 1] &= 0x83  # an exponent of zero, so that what is left of the fraction is subnormal
+    weights = dequantize(tensor_type, data, (num_outputs, num_inputs))
+    assert 0 < np.abs(weights).max() < 0.3
+    packed = PackedLinear([Matrix(tensor_type, data)], num_inputs)
+    x = activations(19, num_inputs)
+    x[0::4] *= np.float32(1e-20)
+    x[1::4] = np.float32(1e-45)
+    assert_close(packed.linear(x), weights, dequantise(quantise(x), num_inputs))
+    for count in (1, 8):
+        assert packed.linear(x[:count]).tobytes() == packed.linear(x)[:count].tobytes()
+    assert (packed.linear(x)[1::4] == 0).all()
+
+
+@pytest.mark.parametrize("tensor_type", PACKED_FORMATS)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_scale_that_is_not_a_number_spoils_its_own_output_alone(
+    tensor_type: str, value: float, isa: str
+) -> None:
+    num_inputs, num_outputs = 512, 20
+    data = random_weights(tensor_type, num_outputs, num_inputs)
+    x = activations(12, num_inputs)
+    clean = PackedLinear([Matrix(tensor_type, data)], num_inputs).linear(x)
+    start = HALVES[tensor_type][0]
+    by_row = data.reshape(num_outputs, -1)
+    by_row[5, start : start + 2] = np.array([value], np.float16).view(np.uint8)
+    packed = PackedLinear([Matrix(tensor_type, data)], num_inputs)
+    for count in (1, 8, 12):
+        y = packed.linear(x[:count])
+        assert not np.isfinite(y[:, 5]).any()
+        assert np.delete(y, 5, 1).tobytes() == np.delete(clean[:count], 5, 1).tobytes()
+
+
+@pytest.mark.parametrize("tensor_type", PACKED_FORMATS)
+def test_no_rows_are_no_work(tensor_type: str, isa: str) -> None:
+    packed = PackedLinear([Matrix(tensor_type, random_weights(tensor_type, 20, 256))], 256)
+    assert packed.linear(np.empty((0, 256), np.float32)).shape == (0, 20)
 
 
 @pytest.mark.parametrize("num_rows", [1, 12])

@@ -55,6 +55,32 @@ def test_rms_norm_of_extreme_rows(isa: str) -> None:
     assert np.isnan(out[3]).all()
 
 
+@pytest.mark.parametrize("value", [1e-45, 1e-38, 1e30, 3e38, np.inf, -np.inf, np.nan])
+def test_rms_norm_at_the_ends_of_the_range_is_the_references(isa: str, value: float) -> None:
+    """Squares that overflow make zeros, infinities NaN; neighbours do not notice."""
+    x = np.random.default_rng(0).normal(0, 1, (16, 64)).astype(np.float32)
+    clean = operators.rms_norm(x, np.ones(64, np.float32), 1e-6)
+    x[4] = np.float32(value)
+    out = operators.rms_norm(x, np.ones(64, np.float32), 1e-6)
+    expected = reference.rms_norm(torch.from_numpy(x), torch.ones(64), 1e-6).numpy()
+    np.testing.assert_allclose(out[4], expected[4], rtol=1e-5, atol=1e-44)
+    np.testing.assert_array_equal(bits(np.delete(out, 4, 0)), bits(np.delete(clean, 4, 0)))
+
+
+def test_any_number_of_rows(isa: str) -> None:
+    rng = np.random.default_rng(0)
+    x, weight = rng.normal(0, 3, (512, 96)).astype(np.float32), rng.normal(1, 0.2, 96).astype(np.float32)
+    normed = as_bytes(operators.rms_norm_quantise(x, weight, 1e-6))
+    gates = as_bytes(operators.gated_quantise("silu", np.tile(x, (1, 2)), interleaved=True))
+    for num_rows in (*range(34), 64, 128):
+        few = x[:num_rows]
+        np.testing.assert_array_equal(
+            as_bytes(operators.rms_norm_quantise(few, weight, 1e-6)), normed[:num_rows]
+        )
+        few_gates = operators.gated_quantise("silu", np.tile(few, (1, 2)), interleaved=True)
+        np.testing.assert_array_equal(as_bytes(few_gates), gates[:num_rows])
+
+
 @pytest.mark.parametrize("size", [32, 64, 96, 576, 896, 1536])
 def test_norm_and_quantise(isa: str, size: int) -> None:
     rng = np.random.default_rng(size)
@@ -112,8 +138,21 @@ def test_gate_of_what_is_not_a_number(isa: str) -> None:
         assert np.flatnonzero(np.isnan(out[0])).tolist() == [3]
 
 
-def test_add(isa: str) -> None:
-    x, y = np.random.default_rng(0).standard_normal((2, 1003)).astype(np.float32)
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("value", [1e-45, 1e-38, -1e-38, 88.0, -88.0, 3e38, np.inf])
+def test_gates_at_the_ends_of_the_range_are_the_references(isa: str, activation: str, value: float) -> None:
+    joined = np.ones((1, 64), np.float32)
+    joined[0, :32] = np.float32(value)
+    function = {"silu": reference.gated_silu, "gelu_tanh": reference.gated_gelu_tanh}[activation]
+    gates, ups = torch.from_numpy(joined[:, :32].copy()), torch.from_numpy(joined[:, 32:].copy())
+    out = operators.gated(activation, joined, interleaved=False)
+    np.testing.assert_allclose(out, function(gates, ups), rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 1003])
+def test_add(isa: str, size: int) -> None:
+    x, y = np.random.default_rng(0).standard_normal((2, size)).astype(np.float32)
+    x[:3], y[:3] = [np.inf, np.nan, 1e-45][:size], [1, 1, 1e-45][:size]
     expected = x + y
     _native.add(x, y)
     np.testing.assert_array_equal(x, expected)
@@ -254,6 +293,11 @@ def test_embedding_rows(tensor_type: str) -> None:
         scaled = expected[token_ids] * np.float32(25.25)
     out = operators.embedding_rows(tensor_type, table, token_ids, size, scale=25.25)
     np.testing.assert_array_equal(out, scaled)
+
+
+def test_embedding_of_no_tokens() -> None:
+    table = random_blocks("Q8_0", 6)
+    assert operators.embedding_rows("Q8_0", table, np.empty(0, np.int32), 64).shape == (0, 64)
 
 
 def test_close_to_the_pytorch_reference(isa: str) -> None:

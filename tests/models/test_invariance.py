@@ -2,74 +2,60 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 import torch
 
-from paceline.kernels import threads
-from paceline.models.build import choose_decoder
-from paceline.models.decoder import Decoder
-from paceline.models.gguf_file import GGUFFile
-from paceline.models.interface import KVStore, SequenceSlice
-from paceline.models.kv_store import PagedKVStore
-from paceline.models.load import gguf_decoder
-from paceline.models.native_decoder import NativeDecoder, NativeKVStore
-from paceline.models.options import Kernels, LoadOptions
+from paceline.kernels import _native, threads
+from paceline.models.interface import SequenceSlice
+from support.sequences import BLOCK_SIZE, AnyDecoder, bits_of, build, fill_with_nan, run, run_on, tokens
 from tests.tiny_models import FAMILY_EXAMPLES
 
-BLOCK_SIZE = 16
 TENSOR_TYPES = {"reference": "F32", "native": "Q4_1"}
 """How the matrices of the tiny models are stored for each kind of decoder."""
-
-AnyDecoder = Decoder | NativeDecoder
+INSTRUCTION_SETS = _native.isas()
 
 
 @pytest.fixture(autouse=True)
-def _default_pool() -> Iterator[None]:
+def _defaults() -> Iterator[None]:
+    isa = _native.isa()
     yield
     threads.set_num_threads(None)
+    _native.set_isa(isa)
 
 
-def build(path: Path, kernels: str) -> AnyDecoder:
-    options, file = LoadOptions(Kernels(kernels)), GGUFFile.open(path)
-    return choose_decoder(*gguf_decoder(file), torch.device("cpu"), options)  # type: ignore[return-value]
+@dataclass(frozen=True)
+class Variant:
+    """A tiny model, and the instruction set that runs it; none on the reference's operators."""
+
+    family: str
+    isa: str | None
+
+    def __str__(self) -> str:
+        return f"{self.family}-{self.isa or 'reference'}"
 
 
-@pytest.fixture(scope="module", params=[f"{name} {how}" for name in FAMILY_EXAMPLES for how in TENSOR_TYPES])
-def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AnyDecoder:
-    name, kernels = request.param.split()
-    example = replace(FAMILY_EXAMPLES[name], tensor_type=TENSOR_TYPES[kernels])
-    return build(example.write(tmp_path_factory.mktemp("tiny") / "model.gguf"), kernels)
+VARIANTS = [Variant(family, isa) for family in FAMILY_EXAMPLES for isa in (None, *INSTRUCTION_SETS)]
 
 
-def tokens(count: int, seed: int = 0) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (count,), generator=generator).tolist()
+@pytest.fixture(scope="module", params=VARIANTS, ids=str)
+def built(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[AnyDecoder, str | None]:
+    variant: Variant = request.param
+    kernels = "native" if variant.isa else "reference"
+    example = replace(FAMILY_EXAMPLES[variant.family], tensor_type=TENSOR_TYPES[kernels])
+    path = example.write(tmp_path_factory.mktemp("tiny") / "model.gguf")
+    return build(path, kernels), variant.isa
 
 
-def fill_with_nan(kv: KVStore) -> None:
-    if isinstance(kv, NativeKVStore):
-        kv.native.halves().fill(np.float16(np.nan).view(np.uint16))
-    elif isinstance(kv, PagedKVStore):
-        kv.keys.fill_(torch.nan)
-        kv.values.fill_(torch.nan)
-
-
-def run(decoder: AnyDecoder, token_ids: Sequence[int], cuts: Sequence[int]) -> torch.Tensor:
-    """Return logits [num_tokens, vocab] of one sequence in chunks that end at `cuts` and at its end."""
-    num_blocks = len(token_ids) // BLOCK_SIZE + 1
-    kv = decoder.allocate_kv(num_blocks, BLOCK_SIZE)
-    edges = [0, *cuts, len(token_ids)]
-    parts = []
-    for start, end in itertools.pairwise(edges):
-        part = SequenceSlice(token_ids[start:end], start, range(num_blocks), end - start)
-        parts.append(decoder.forward([part], kv))
-    return torch.cat(parts)
+@pytest.fixture
+def decoder(built: tuple[AnyDecoder, str | None]) -> AnyDecoder:
+    if built[1] is not None:
+        _native.set_isa(built[1])
+    return built[0]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 100])
@@ -143,21 +129,35 @@ def test_rejected_drafts_leave_no_trace(decoder: AnyDecoder) -> None:
     assert torch.equal(logits, expected[21:])
 
 
-@pytest.mark.models
-@pytest.mark.parametrize("kernels", TENSOR_TYPES)
-@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "gemma-3-270m"])
-def test_a_real_model(name: str, kernels: str, preset_path: Callable[[str], Path]) -> None:
-    """Prefill whole and in pieces, plain decoding, verification beside batch mates: the same bits."""
-    decoder = build(preset_path(name), kernels)
-    token_ids = tokens(45)
-    expected = run(decoder, token_ids, [])
-    assert torch.equal(run(decoder, token_ids, [16, 17, 33]), expected)
-    threads.set_num_threads(1)
-    assert torch.equal(run(decoder, token_ids, range(38, 45)), expected)
-    threads.set_num_threads(3)
-    kv = decoder.allocate_kv(9, BLOCK_SIZE)
-    others = [tokens(23, seed=1), tokens(9, seed=2)]
-    decoder.forward([SequenceSlice(token_ids[:40], 0, [8, 1, 5], 0)], kv)
-    verify = SequenceSlice(token_ids[40:], 40, [8, 1, 5], 5)
-    mates = [SequenceSlice(others[0], 0, [0, 2], 1), verify, SequenceSlice(others[1], 0, [3], 9)]
-    assert torch.equal(decoder.forward(mates, kv)[1:6], expected[40:])
+def test_recomputed_kv_is_the_kv_that_was_lost(decoder: AnyDecoder) -> None:
+    """Preempted after some tokens, a sequence is prefilled again, elsewhere and in other chunks."""
+    token_ids = tokens(90)
+    expected = run(decoder, token_ids, range(40, 90))
+    kv = decoder.allocate_kv(12, BLOCK_SIZE)
+    run_on(decoder, kv, range(6), token_ids[:70], range(40, 70))
+    fill_with_nan(kv)
+    blocks = [11, 3, 7, 0, 9, 4]
+    decoder.forward([SequenceSlice(token_ids[:53], 0, blocks, 0)], kv)
+    assert torch.equal(run_on(decoder, kv, blocks, token_ids, range(70, 90), start=53), expected[53:])
+
+
+@pytest.mark.parametrize("how", ["decode", "verify", "prefill", "chunked prefill beside others"])
+def test_keys_and_values_have_the_same_bits_however_made(decoder: AnyDecoder, how: str) -> None:
+    token_ids, blocks = tokens(64), [3, 1, 5, 0]
+    expected = decoder.allocate_kv(8, BLOCK_SIZE)
+    decoder.forward([SequenceSlice(token_ids, 0, blocks, 0)], expected)
+    kv = decoder.allocate_kv(8, BLOCK_SIZE)
+    if how == "decode":
+        run_on(decoder, kv, blocks, token_ids, range(1, 64))
+    elif how == "verify":  # six rows a step, the last three rejected
+        for start in range(0, 64, 3):
+            drafts = [*token_ids[start : start + 3], 7, 7, 7][: 64 - start]
+            decoder.forward([SequenceSlice(drafts, start, blocks, len(drafts))], kv)
+    elif how == "prefill":
+        decoder.forward([SequenceSlice(token_ids, 0, blocks, 64)], kv)
+    else:
+        for start in range(0, 64, 32):
+            mate = SequenceSlice(tokens(9, seed=start), 0, [7], 1)
+            decoder.forward([mate, SequenceSlice(token_ids[start : start + 32], start, blocks, 0)], kv)
+    num_layers = decoder.config.num_layers
+    assert bits_of(kv, blocks, num_layers) == bits_of(expected, blocks, num_layers)
