@@ -147,13 +147,13 @@ struct PyModel {
 void make_model(PyModel *self, size_t hidden_size, size_t inner_size, int num_heads, int num_kv_heads, int head_dim,
                 float norm_eps, float embedding_scale, float score_scale, const std::string &activation,
                 const std::string &rotary_layout, const std::tuple<std::string, Bytes> &embedding,
-                const std::vector<DecoderLayer> &layers, const std::vector<Values> &rotaries, Values final_norm,
-                SharedPacked head, const std::vector<std::int32_t> &head_ids) {
+                const std::vector<DecoderLayer> &layers, const std::vector<std::tuple<Values, float>> &rotaries,
+                Values final_norm, SharedPacked head, const std::vector<std::int32_t> &head_ids) {
     const DecoderShape shape{hidden_size,     inner_size,  num_heads,   num_kv_heads, head_dim, norm_eps,
                              embedding_scale, score_scale, activation_of(activation), pairing_of(rotary_layout)};
     DecoderWeights weights{table_of(std::get<0>(embedding), std::get<1>(embedding), hidden_size), layers, {},
                            copy_of(final_norm), std::move(head), head_ids};
-    for (const Values &frequencies : rotaries) weights.rotaries.emplace_back(copy_of(frequencies));
+    for (const auto &[frequencies, scale] : rotaries) weights.rotaries.emplace_back(copy_of(frequencies), scale);
     new (self) PyModel{std::make_unique<Model>(shape, std::move(weights))};
 }
 

@@ -104,12 +104,12 @@ void add_rows(Array<float, 1> x, Array<const float, 1> y) {
     add(x.data(), y.data(), x.shape(0));
 }
 
-void rotary_angles(Array<const float, 1> frequencies, Array<const std::int64_t, 1> positions, Array<float, 2> cos,
-                   Array<float, 2> sin) {
+void rotary_angles(Array<const float, 1> frequencies, float scale, Array<const std::int64_t, 1> positions,
+                   Array<float, 2> cos, Array<float, 2> sin) {
     const size_t half = frequencies.shape(0), num_rows = positions.shape(0);
     require(cos.shape(0) == num_rows && sin.shape(0) == num_rows && cos.shape(1) == half && sin.shape(1) == half,
             "cos and sin must be [num_rows, head_dim / 2]");
-    const Rotary rotary({frequencies.data(), frequencies.data() + half});
+    const Rotary rotary({frequencies.data(), frequencies.data() + half}, scale);
     for (size_t row = 0; row < num_rows; ++row)
         rotary.angles(positions.data()[row], cos.data() + row * half, sin.data() + row * half);
 }
@@ -225,7 +225,7 @@ void bind_ops(nb::module_ &module) {
     module.def("gate_quantise", &gate_quantise_rows, "activation"_a, "gate_up"_a.noconvert(), "interleaved"_a,
                "out"_a.noconvert(), "The same, quantised to activation groups (uint8 [num_rows, groups * 64]).");
     module.def("add", &add_rows, "x"_a.noconvert(), "y"_a.noconvert(), "x += y, float32 [size].");
-    module.def("rotary_angles", &rotary_angles, "frequencies"_a.noconvert(), "positions"_a.noconvert(),
+    module.def("rotary_angles", &rotary_angles, "frequencies"_a.noconvert(), "scale"_a, "positions"_a.noconvert(),
                "cos"_a.noconvert(), "sin"_a.noconvert(),
                "Write cosines and sines (float32 [num_rows, head_dim / 2]) of positions (int64 [num_rows]).");
     module.def("rotate_and_store", &rotate_and_store_rows, "qkv"_a.noconvert(), "cos"_a.noconvert(),

@@ -5,11 +5,13 @@
 #include <thread>
 #include <vector>
 
+#include "block_reading.h"
+#include "dequantize_blocks.h"
+
 namespace paceline {
 namespace {
 
 using std::size_t;
-using std::uint16_t;
 using std::uint32_t;
 using std::uint8_t;
 
@@ -17,28 +19,6 @@ float float_of_bits(uint32_t bits) {
     float value;
     std::memcpy(&value, &bits, sizeof value);
     return value;
-}
-
-// Files are little-endian; reading bytes one by one needs neither alignment nor a little-endian machine.
-uint32_t read_u16(const uint8_t *p) { return static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 8; }
-
-uint32_t read_u32(const uint8_t *p) {
-    return static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 |
-           static_cast<uint32_t>(p[3]) << 24;
-}
-
-// IEEE 754 binary16; subnormal halves become exact floats by a multiplication with 2^-24.
-float read_half(const uint8_t *p) {
-    const uint32_t half = read_u16(p);
-    const uint32_t sign = (half & 0x8000u) << 16;
-    const uint32_t exponent = (half >> 10) & 0x1fu;
-    const uint32_t mantissa = half & 0x3ffu;
-    if (exponent == 0) {
-        const float magnitude = static_cast<float>(mantissa) * (1.0f / 16777216.0f);
-        return sign ? -magnitude : magnitude;
-    }
-    const uint32_t float_exponent = exponent == 0x1fu ? 0xffu : exponent + 112u;
-    return float_of_bits(sign | float_exponent << 23 | mantissa << 13);
 }
 
 void decode_f32(const uint8_t *in, float *out, size_t n) {
@@ -102,53 +82,45 @@ void decode_q5_0(const uint8_t *in, float *out, size_t n) {
     }
 }
 
-// d, dmin: half; eight 6-bit scales and minimums in 12 bytes; 4 x (32 low nibbles, then the 32 high ones).
-void decode_q4_k(const uint8_t *in, float *out, size_t n) {
-    for (; n; --n, in += 144, out += 256) {
-        const float d = read_half(in), dmin = read_half(in + 2);
-        const uint8_t *scales = in + 4, *quants = in + 16;
-        for (int group = 0; group < 8; ++group) {
-            int scale, minimum;
-            if (group < 4) {
-                scale = scales[group] & 63;
-                minimum = scales[group + 4] & 63;
-            } else {
-                scale = (scales[group + 4] & 15) | (scales[group - 4] >> 6 << 4);
-                minimum = (scales[group + 4] >> 4) | (scales[group] >> 6 << 4);
-            }
-            const float group_d = d * static_cast<float>(scale), group_m = dmin * static_cast<float>(minimum);
-            const uint8_t *bytes = quants + 32 * (group / 2);
-            const int shift = 4 * (group % 2);
-            for (int j = 0; j < 32; ++j)
-                out[32 * group + j] = group_d * static_cast<float>((bytes[j] >> shift) & 15) - group_m;
+// d, m: half; 32 fifth bits; nibbles as in Q4_0 without an offset.
+void decode_q5_1(const uint8_t *in, float *out, size_t n) {
+    for (; n; --n, in += 24, out += 32) {
+        const float d = read_half(in), m = read_half(in + 2);
+        const uint32_t high = read_u32(in + 4);
+        const uint8_t *quants = in + 8;
+        for (unsigned j = 0; j < 16; ++j) {
+            out[j] = d * static_cast<float>((quants[j] & 15u) | (high >> j & 1u) << 4) + m;
+            out[j + 16] = d * static_cast<float>(quants[j] >> 4 | (high >> (j + 16) & 1u) << 4) + m;
         }
     }
 }
 
-// 128 low nibbles, 64 bytes of 2-bit tops, sixteen signed scales, d: half; each value less 32.
-void decode_q6_k(const uint8_t *in, float *out, size_t n) {
-    for (; n; --n, in += 210, out += 256) {
-        const float d = read_half(in + 208);
-        for (int group = 0; group < 8; ++group) {
-            const uint8_t *low = in + 64 * (group / 4) + 32 * (group % 2);
-            const uint8_t *high = in + 128 + 32 * (group / 4);
-            const int low_shift = 4 * (group % 4 / 2), high_shift = 2 * (group % 4);
-            for (int half = 0; half < 2; ++half) {
-                const auto scale = static_cast<std::int8_t>(in[192 + 2 * group + half]);
-                const float scaled = d * static_cast<float>(scale);
-                for (int j = 16 * half; j < 16 * half + 16; ++j) {
-                    const int value = ((low[j] >> low_shift) & 15) | (((high[j] >> high_shift) & 3) << 4);
-                    out[32 * group + j] = scaled * static_cast<float>(value - 32);
-                }
-            }
+// d: half; nibbles as in Q4_0, each the index of a value.
+void decode_iq4_nl(const uint8_t *in, float *out, size_t n) {
+    for (; n; --n, in += 18, out += 32) {
+        const float d = read_half(in);
+        for (int j = 0; j < 16; ++j) {
+            out[j] = d * static_cast<float>(iq4_nl_values[in[2 + j] & 15]);
+            out[j + 16] = d * static_cast<float>(iq4_nl_values[in[2 + j] >> 4]);
         }
     }
 }
 
 const BlockFormat formats[] = {
-    {"F32", 1, 4, decode_f32},     {"F16", 1, 2, decode_f16},       {"BF16", 1, 2, decode_bf16},
-    {"Q8_0", 32, 34, decode_q8_0}, {"Q4_0", 32, 18, decode_q4_0},   {"Q4_1", 32, 20, decode_q4_1},
-    {"Q5_0", 32, 22, decode_q5_0}, {"Q4_K", 256, 144, decode_q4_k}, {"Q6_K", 256, 210, decode_q6_k},
+    {"F32", 1, 4, decode_f32},
+    {"F16", 1, 2, decode_f16},
+    {"BF16", 1, 2, decode_bf16},
+    {"Q8_0", 32, 34, decode_q8_0},
+    {"Q4_0", 32, 18, decode_q4_0},
+    {"Q4_1", 32, 20, decode_q4_1},
+    {"Q5_0", 32, 22, decode_q5_0},
+    {"Q5_1", 32, 24, decode_q5_1},
+    {"IQ4_NL", 32, 18, decode_iq4_nl},
+    {"Q2_K", 256, 84, blocks::decode_q2_k},
+    {"Q3_K", 256, 110, blocks::decode_q3_k},
+    {"Q4_K", 256, 144, blocks::decode_q4_k},
+    {"Q5_K", 256, 176, blocks::decode_q5_k},
+    {"Q6_K", 256, 210, blocks::decode_q6_k},
 };
 
 // Below this many values, starting a thread costs more than it brings.

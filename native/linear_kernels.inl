@@ -258,6 +258,8 @@ void few_of(Format format, const std::uint8_t *const *blocks, std::size_t num_bl
         case Format::q4_1: return few_tiles<Simd, UnpackQ41<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
         case Format::q5_0: return few_tiles<Simd, UnpackQ50<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
         case Format::q8_0: return few_tiles<Simd, UnpackQ80<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q5_1: return few_tiles<Simd, UnpackQ51<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
+        case Format::q5_k: return few_tiles<Simd, UnpackQ5K<Simd>>(blocks, num_blocks, num_units, x, num_rows, y);
     }
 }
 
@@ -277,5 +279,9 @@ void many_of(Format format, const std::uint8_t *const *units, std::size_t num_bl
             return many_panel<Simd, UnpackQ50<Simd>>(units, num_blocks, num_units, x, num_rows, acc, scratch);
         case Format::q8_0:
             return many_panel<Simd, UnpackQ80<Simd>>(units, num_blocks, num_units, x, num_rows, acc, scratch);
+        case Format::q5_1:
+            return many_panel<Simd, UnpackQ51<Simd>>(units, num_blocks, num_units, x, num_rows, acc, scratch);
+        case Format::q5_k:
+            return many_panel<Simd, UnpackQ5K<Simd>>(units, num_blocks, num_units, x, num_rows, acc, scratch);
     }
 }

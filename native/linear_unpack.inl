@@ -191,6 +191,51 @@ struct UnpackQ50 {
     const std::uint8_t *unit;
 };
 
+// Weights from 0 to 31: nibbles, and bit j of the vector behind them on top of vector j.
+template <class Simd>
+struct FiveBitGroup : PackedGroupBase<Simd> {
+    template <std::size_t j>
+    typename Simd::Bytes weight(Index<j>) const {
+        const auto tops = Simd::load_bytes(this->vectors + 4 * vector_bytes);
+        if constexpr (j < 4) {
+            return Simd::template select<0x10>(Simd::template left<4 - static_cast<int>(j)>(tops),
+                                               nibbles<Simd, j>(this->vectors));
+        } else {
+            return Simd::template select<0x10>(Simd::template right<static_cast<int>(j) - 4>(tops),
+                                               nibbles<Simd, j>(this->vectors));
+        }
+    }
+};
+
+template <class Simd>
+struct UnpackQ51 {
+    static constexpr Kind kind = Kind::minimum;
+    static constexpr std::size_t groups = 2, unit_bytes = layout_of(Format::q5_1).unit_bytes;
+    static constexpr int shift = 0, bits = 5;
+    using PackedGroup = FiveBitGroup<Simd>;
+
+    void load(const std::uint8_t *from) { unit = from; }
+
+    PackedGroup group(std::size_t g, std::size_t part) const {
+        const std::uint8_t *scales = unit + 64 * g + in_halves<Simd>(part);
+        return {{unit + 128 + 320 * g + in_vector<Simd>(part), Simd::load_halves(scales), Simd::load_halves(scales + 32)}};
+    }
+
+    const std::uint8_t *unit;
+};
+
+template <class Simd>
+struct UnpackQ5K : UnpackQ4K<Simd> {
+    static constexpr std::size_t unit_bytes = layout_of(Format::q5_k).unit_bytes;
+    static constexpr int bits = 5;
+    using PackedGroup = FiveBitGroup<Simd>;
+
+    PackedGroup group(std::size_t g, std::size_t part) const {
+        const auto as_q4_k = UnpackQ4K<Simd>::group(g, part);
+        return {{this->unit + 256 + 320 * g + in_vector<Simd>(part), as_q4_k.scale, as_q4_k.second}};
+    }
+};
+
 template <class Simd>
 struct UnpackQ80 {
     static constexpr Kind kind = Kind::offset;

@@ -53,8 +53,8 @@ void gate_quantise(Activation activation, const GateUp &in, size_t begin, size_t
 void Rotary::angles(std::int64_t position, float *cos, float *sin) const {
     for (size_t i = 0; i < frequencies_.size(); ++i) {
         const double angle = static_cast<float>(position) * frequencies_[i];
-        cos[i] = static_cast<float>(std::cos(angle));
-        sin[i] = static_cast<float>(std::sin(angle));
+        cos[i] = static_cast<float>(std::cos(angle)) * scale_;
+        sin[i] = static_cast<float>(std::sin(angle)) * scale_;
     }
 }
 

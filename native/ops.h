@@ -50,15 +50,16 @@ inline void add(float *x, const float *y, std::size_t size) { op_kernels().add(x
 // training: far from position 0 that rounding is larger than any other in a model, so it is part of the definition.
 class Rotary {
    public:
-    // [head_dim / 2]
-    explicit Rotary(std::vector<float> frequencies) : frequencies_(std::move(frequencies)) {}
+    // Frequencies [head_dim / 2]; `scale` is a factor on cos and sin.
+    explicit Rotary(std::vector<float> frequencies, float scale) : frequencies_(std::move(frequencies)), scale_(scale) {}
 
     std::size_t size() const { return frequencies_.size(); }  // head_dim / 2
-    // Writes cos and sin of the position's angles, [size()] each.
+    // Writes scale * cos and scale * sin of the position's angles, [size()] each.
     void angles(std::int64_t position, float *cos, float *sin) const;
 
    private:
     std::vector<float> frequencies_;
+    float scale_;
 };
 
 // What happens to a row of [q heads | k heads | v heads] between the projections and attention.

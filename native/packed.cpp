@@ -8,6 +8,7 @@
 #include "pool.h"
 #include "requantise.h"
 #include "row_unit.h"
+#include "transcode.h"
 
 namespace paceline {
 namespace {
@@ -22,6 +23,14 @@ size_t units_of(Format format, size_t num_inputs) {
 
 size_t block_bytes(Format format, size_t num_inputs) {
     return units_of(format, num_inputs) * layout_of(format).unit_bytes;
+}
+
+std::optional<Format> own_format_of(const std::string &type_name) {
+    std::string small;
+    for (const char c : type_name) small += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    for (int i = 0; i < num_formats; ++i)
+        if (small == layouts[i].name) return static_cast<Format>(i);
+    return std::nullopt;
 }
 
 [[noreturn]] void refuse(const std::string &reason) { throw std::invalid_argument(reason); }
@@ -51,14 +60,17 @@ void check(const std::vector<Part> &parts, size_t num_inputs, bool interleave) {
     }
 }
 
-bool is_file_format(const Part &part) { return format_of(part.type->name) == part.format; }
-
-// The blocks of row `row` of a part in the packed format's file layout: the file's own bytes, or re-quantised ones.
+// The blocks of row `row` of a part in the packed format's file layout: the file's own bytes, the same values written
+// so, or re-quantised ones.
 const uint8_t *row_blocks(const Part &part, size_t row, size_t num_inputs, std::vector<float> &values,
                           std::vector<uint8_t> &scratch) {
     const size_t file_row = part.rows ? part.rows[row] : row;
     const uint8_t *bytes = part.bytes + file_row * (num_inputs / part.type->elements * part.type->bytes);
-    if (is_file_format(part)) return bytes;
+    if (own_format_of(part.type->name) == part.format) return bytes;
+    if (exact_format_of(part.type->name) == part.format) {
+        transcode_row(*part.type, bytes, num_inputs, scratch);
+        return scratch.data();
+    }
     values.resize(num_inputs);
     part.type->decode(bytes, values.data(), num_inputs / part.type->elements);
     requantise_row(part.format, values.data(), num_inputs, scratch);
@@ -87,11 +99,8 @@ void pack_block(const Part &part, size_t first, size_t num_inputs, uint8_t *out)
 }  // namespace
 
 std::optional<Format> format_of(const std::string &type_name) {
-    std::string small;
-    for (const char c : type_name) small += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    for (int i = 0; i < num_formats; ++i)
-        if (small == layouts[i].name) return static_cast<Format>(i);
-    return std::nullopt;
+    const std::optional<Format> own = own_format_of(type_name);
+    return own ? own : exact_format_of(type_name);
 }
 
 Packed::Packed(const std::vector<Part> &parts, size_t num_inputs, bool interleave) : num_inputs_(num_inputs) {

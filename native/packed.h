@@ -20,7 +20,7 @@ struct Part {
     std::size_t num_file_rows;
     const std::uint32_t *rows;  // the rows to pack, in this order, repetitions allowed; nullptr packs all
     std::size_t num_rows;
-    Format format;  // the type's own, or another one to re-quantise to
+    Format format;  // format_of the type, or another one to re-quantise to
 };
 
 // Immutable; kernels read it from many threads. Output i of a linear layer is row i: the parts' rows one after the
@@ -50,7 +50,7 @@ class Packed {
     Memory memory_;
 };
 
-// The packed format of a file's type, if it has one.
+// The packed format that holds a file's type as it is, its own or another's with room for its values, if there is one.
 std::optional<Format> format_of(const std::string &type_name);
 
 }  // namespace paceline

@@ -122,6 +122,8 @@ size_t file_unit_bytes(Format format) {
         case Format::q4_1: return 2 * 20;
         case Format::q5_0: return 2 * 22;
         case Format::q8_0: return 2 * 34;
+        case Format::q5_1: return 2 * 24;
+        case Format::q5_k: return 176;
     }
     return 0;
 }

@@ -12,8 +12,8 @@ struct RowUnit {
     std::uint32_t words[8][8];
     // Half-precision bits: of the unit (K-quants: d and dmin in [0]) or of its two groups; m with its sign turned.
     std::uint16_t d[2], m[2];
-    std::uint8_t scales[16];   // q4_k: of 8 groups; q6_k: of 16 halves of groups, signed
-    std::uint8_t minimums[8];  // q4_k
+    std::uint8_t scales[16];   // q4_k, q5_k: of 8 groups; q6_k: of 16 halves of groups, signed
+    std::uint8_t minimums[8];  // q4_k, q5_k
 };
 
 // Reads a unit's weights of one row from the file's blocks of the same format. `num_groups` is how many groups the row

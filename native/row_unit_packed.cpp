@@ -50,7 +50,7 @@ uint16_t load_half(const uint8_t *unit, size_t index, size_t row) {
 }
 
 void write_scales(Format format, const RowUnit &in, size_t row, uint8_t *unit) {
-    if (format == Format::q4_k) {
+    if (has_k_scales(format)) {
         store_half(unit, 0, row, in.d[0]);
         store_half(unit, 1, row, in.m[0]);
         for (size_t g = 0; g < 4; ++g) {
@@ -63,16 +63,16 @@ void write_scales(Format format, const RowUnit &in, size_t row, uint8_t *unit) {
         store_half(unit, 0, row, in.d[0]);
         for (size_t half = 0; half < 16; ++half) unit[64 + 16 * half + row] = in.scales[half];
     } else {
-        const size_t stride = format == Format::q4_1 ? 2 : 1;
+        const size_t stride = has_half_minimums(format) ? 2 : 1;
         for (size_t g = 0; g < 2; ++g) {
             store_half(unit, stride * g, row, in.d[g]);
-            if (format == Format::q4_1) store_half(unit, stride * g + 1, row, in.m[g]);
+            if (has_half_minimums(format)) store_half(unit, stride * g + 1, row, in.m[g]);
         }
     }
 }
 
 void read_scales(Format format, const uint8_t *unit, size_t row, RowUnit &out) {
-    if (format == Format::q4_k) {
+    if (has_k_scales(format)) {
         out.d[0] = load_half(unit, 0, row);
         out.m[0] = load_half(unit, 1, row);
         for (size_t g = 0; g < 4; ++g) {
@@ -88,10 +88,10 @@ void read_scales(Format format, const uint8_t *unit, size_t row, RowUnit &out) {
         out.d[0] = load_half(unit, 0, row);
         for (size_t half = 0; half < 16; ++half) out.scales[half] = unit[64 + 16 * half + row];
     } else {
-        const size_t stride = format == Format::q4_1 ? 2 : 1;
+        const size_t stride = has_half_minimums(format) ? 2 : 1;
         for (size_t g = 0; g < 2; ++g) {
             out.d[g] = load_half(unit, stride * g, row);
-            if (format == Format::q4_1) out.m[g] = load_half(unit, stride * g + 1, row);
+            if (has_half_minimums(format)) out.m[g] = load_half(unit, stride * g + 1, row);
         }
     }
 }
@@ -108,7 +108,7 @@ void write_group(Format format, const uint32_t *words, size_t row, uint8_t *vect
     } else {
         for (size_t j = 0; j < 4; ++j)
             store_word(vectors, j, row, (words[j] & low_bits(15)) | (words[j + 4] & low_bits(15)) << 4);
-        if (format != Format::q5_0) return;
+        if (!has_five_bits(format)) return;
         uint32_t tops = 0;
         for (unsigned j = 0; j < 8; ++j) tops |= ((words[j] >> 4) & low_bits(1)) << j;
         store_word(vectors, 4, row, tops);
@@ -130,7 +130,7 @@ void read_group(Format format, const uint8_t *vectors, size_t row, uint32_t *wor
             words[j] = both & low_bits(15);
             words[j + 4] = (both >> 4) & low_bits(15);
         }
-        if (format != Format::q5_0) return;
+        if (!has_five_bits(format)) return;
         const uint32_t tops = load_word(vectors, 4, row);
         for (unsigned j = 0; j < 8; ++j) words[j] |= ((tops >> j) & low_bits(1)) << 4;
     }
@@ -148,6 +148,8 @@ GroupPlace group_place(Format format) {
         case Format::q4_1: return {128, 256};
         case Format::q5_0: return {64, 320};
         case Format::q8_0: return {64, 512};
+        case Format::q5_1: return {128, 320};
+        case Format::q5_k: return {256, 320};
     }
     return {};
 }

@@ -6,6 +6,7 @@ always give the same bytes.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +15,14 @@ from typing import Any
 import gguf
 import numpy as np
 
+from tests.kernels.weights import sized_weights
+
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
     "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+WITHOUT_QUANTISER = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL")
 _WORDS = ("the", "def", "return", "in", "er", "on", "to", "he", "th", "an", "re", "de", "ret", "urn")
 
 
@@ -41,6 +45,8 @@ class TinyModel:
     rope_factors: Sequence[float] | None = None
     tensor_type: str = "F32"
     """Type of the matrices; norms and biases stay F32."""
+    tensor_types: Mapping[str, str] = field(default_factory=dict)
+    """Other types of those whose names end so."""
     chat_template: str | None = CHATML
     num_padding_tokens: int = 3
     drop_tensors: Collection[str] = ()
@@ -57,16 +63,21 @@ class TinyModel:
         for name, values in self.tensors().items():
             if name in self.drop_tensors:
                 continue
-            if values.ndim == 1 or self.tensor_type == "F32":
+            type_name = self._type_of(name)
+            if values.ndim == 1 or type_name == "F32":
                 writer.add_tensor(name, values)
                 continue
-            tensor_type = gguf.GGMLQuantizationType[self.tensor_type]
-            writer.add_tensor(name, gguf.quants.quantize(values, tensor_type), raw_dtype=tensor_type)
+            tensor_type = gguf.GGMLQuantizationType[type_name]
+            writer.add_tensor(name, _blocks(values, type_name), raw_dtype=tensor_type)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
         return path
+
+    def _type_of(self, name: str) -> str:
+        others = (other for end, other in self.tensor_types.items() if name.endswith(end))
+        return next(others, self.tensor_type)
 
     def _metadata(self) -> dict[str, Any]:
         sizes = {
@@ -147,6 +158,14 @@ class TinyModel:
                 block |= {"post_attention_norm.weight": norm(hidden), "post_ffw_norm.weight": norm(hidden)}
             tensors |= {f"blk.{layer}.{name}": values for name, values in block.items()}
         return tensors
+
+
+def _blocks(values: np.ndarray, type_name: str) -> np.ndarray:
+    """Quantise; types for which the package has no quantiser get random values of the same deviation."""
+    if type_name not in WITHOUT_QUANTISER:
+        return gguf.quants.quantize(values, gguf.GGMLQuantizationType[type_name])
+    seed = zlib.crc32(values.tobytes())
+    return sized_weights(type_name, values.shape, float(values.std()), seed).reshape(len(values), -1)
 
 
 def _bpe_vocabulary() -> dict[str, Any]:
@@ -236,3 +255,33 @@ FAMILY_EXAMPLES: dict[str, TinyModel] = {
     ),
 }
 """One example a kind of decoder; "mistral" is Llama with a sliding window."""
+
+K_QUANT_SIZES: dict[str, int] = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
+"""Sizes in whole blocks of 256."""
+
+
+def _scaled(family: str, **scaling: Any) -> TinyModel:
+    keys = {f"{family}.rope.scaling.{key}": value for key, value in scaling.items()}
+    return TinyModel(family, metadata=keys)
+
+
+SCALED_ROTARY: dict[str, TinyModel] = {
+    "linear": _scaled("llama", type="linear", factor=4.0),
+    "llama 3": FAMILY_EXAMPLES["llama"],
+    "yarn": _scaled("qwen2", type="yarn", factor=4.0, original_context_length=32),
+    "yarn from the context length": _scaled("llama", type="yarn", factor=8.0),
+    "yarn with every key": _scaled(
+        "llama",
+        type="yarn",
+        factor=16.0,
+        original_context_length=48,
+        yarn_beta_fast=12.0,
+        yarn_beta_slow=2.0,
+        yarn_attn_factor=0.8,
+        yarn_ext_factor=1.0,
+    ),
+    "yarn with a multiplier": _scaled(
+        "qwen3", type="yarn", factor=4.0, original_context_length=64, yarn_log_multiplier=0.5
+    ),
+}
+"""Models whose metadata, or whose tensor of divisors, stretch their rotary embedding."""

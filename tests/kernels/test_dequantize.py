@@ -6,21 +6,11 @@ import gguf
 import numpy as np
 import pytest
 
+from kernels.weights import HALVES
 from paceline.kernels import _native, threads
 from paceline.kernels import dequantize as module
 from paceline.kernels.dequantize import SUPPORTED_TYPES, dequantize, dequantize_reference
 from paceline.kernels.native import load_native
-
-# Where each type keeps its half-precision factors, as byte offsets in a block.
-HALF_OFFSETS = {
-    "F16": [0],
-    "Q8_0": [0],
-    "Q4_0": [0],
-    "Q4_1": [0, 2],
-    "Q5_0": [0],
-    "Q4_K": [0, 2],
-    "Q6_K": [208],
-}
 
 
 def random_blocks(tensor_type: str, num_blocks: int, seed: int = 0) -> np.ndarray:
@@ -31,7 +21,7 @@ def random_blocks(tensor_type: str, num_blocks: int, seed: int = 0) -> np.ndarra
         values = rng.standard_normal(num_blocks).astype(np.float32)
         return gguf.quants.quantize(values, gguf.GGMLQuantizationType[tensor_type]).view(np.uint8)
     data = rng.integers(0, 256, (num_blocks, block.num_bytes), dtype=np.uint8)
-    for offset in HALF_OFFSETS[tensor_type]:
+    for offset in HALVES[tensor_type]:
         halves = rng.integers(0, 0x7C00, num_blocks, dtype=np.uint16)
         halves |= rng.integers(0, 2, num_blocks, dtype=np.uint16) << 15
         data[:, offset : offset + 2] = halves.view(np.uint8).reshape(-1, 2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kernels.weights import HALVES, extreme_weights, random_weights
+from kernels.weights import EXACT_TYPES, HALVES, extreme_weights, random_weights
 from paceline.kernels import _native
 from paceline.kernels.activations import dequantise, quantise
 from paceline.kernels.dequantize import SUPPORTED_TYPES, dequantize
@@ -43,7 +43,7 @@ def assert_close(y: NDArray[np.float32], weights: NDArray[np.float32], x: NDArra
     assert (np.abs(y - exact) <= 1e-6 * magnitudes).all()
 
 
-@pytest.mark.parametrize("tensor_type", PACKED_FORMATS)
+@pytest.mark.parametrize("tensor_type", EXACT_TYPES)
 def test_every_shape_and_number_of_rows(tensor_type: str, isa: str) -> None:
     for num_inputs in inputs_of(tensor_type):
         for num_outputs in (1, 16, 45):
@@ -59,7 +59,7 @@ def test_every_shape_and_number_of_rows(tensor_type: str, isa: str) -> None:
                 assert packed.linear(x[:count]).tobytes() == y[:count].tobytes()
 
 
-@pytest.mark.parametrize("tensor_type", PACKED_FORMATS)
+@pytest.mark.parametrize("tensor_type", EXACT_TYPES)
 def test_a_row_is_bit_equal_for_any_number_of_rows_and_any_neighbours(tensor_type: str, isa: str) -> None:
     num_inputs, num_outputs = 768, 56
     packed = PackedLinear(
@@ -72,7 +72,7 @@ def test_a_row_is_bit_equal_for_any_number_of_rows_and_any_neighbours(tensor_typ
         assert packed.linear(x[512 - count :]).tobytes() == together[512 - count :].tobytes()
 
 
-@pytest.mark.parametrize("tensor_type", PACKED_FORMATS)
+@pytest.mark.parametrize("tensor_type", EXACT_TYPES)
 @pytest.mark.parametrize("num_rows", [1, 4, 40])
 def test_results_do_not_depend_on_the_number_of_threads(tensor_type: str, num_rows: int, isa: str) -> None:
     num_inputs, num_outputs = 512, 1000
@@ -86,7 +86,7 @@ def test_results_do_not_depend_on_the_number_of_threads(tensor_type: str, num_ro
         assert packed.linear(x).tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("tensor_type", PACKED_FORMATS)
+@pytest.mark.parametrize("tensor_type", EXACT_TYPES)
 def test_vector_instruction_sets_agree_to_the_bit(tensor_type: str) -> None:
     packed = PackedLinear([Matrix(tensor_type, random_weights(tensor_type, 48, 768))], 768)
     x = activations(20, 768)
@@ -100,7 +100,7 @@ def test_vector_instruction_sets_agree_to_the_bit(tensor_type: str) -> None:
     assert len(results) <= 1
 
 
-@pytest.mark.parametrize("tensor_type", PACKED_FORMATS)
+@pytest.mark.parametrize("tensor_type", EXACT_TYPES)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_extreme_values(tensor_type: str, sign: int, isa: str) -> None:
     num_inputs, num_outputs = 1024, 34
@@ -114,7 +114,7 @@ def test_extreme_values(tensor_type: str, sign: int, isa: str) -> None:
 
 
 def test_a_row_with_a_nan_gives_nan_and_spares_its_neighbours(isa: str) -> None:
-    for tensor_type in PACKED_FORMATS:
+    for tensor_type in EXACT_TYPES:
         packed = PackedLinear([Matrix(tensor_type, random_weights(tensor_type, 20, 512))], 512)
         x = activations(12, 512)
         clean = packed.linear(x)

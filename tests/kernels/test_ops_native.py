@@ -336,7 +336,7 @@ def test_what_cannot_be_is_refused() -> None:
         _native.add(x[0], x[1, :31])
     cos = np.zeros((1, 3), np.float32)
     with pytest.raises(ValueError, match=r"cos and sin must be \[num_rows, head_dim / 2\]"):
-        _native.rotary_angles(np.ones(4, np.float32), np.zeros(1, np.int64), cos, cos)
+        _native.rotary_angles(np.ones(4, np.float32), 1.0, np.zeros(1, np.int64), cos, cos)
     store = Store(4, 2, 64, 7)
     with pytest.raises(ValueError, match="norms must be"):
         store.write(q_norm=np.ones(3, np.float32))

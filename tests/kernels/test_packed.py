@@ -4,12 +4,18 @@ import gguf
 import numpy as np
 import pytest
 
-from kernels.weights import extreme_weights, random_weights
+from kernels.weights import EXACT_TYPES, extreme_weights, random_weights
 from paceline.kernels.dequantize import dequantize
-from paceline.kernels.packed import PACKED_FORMATS, REQUANTISED_FORMATS, Matrix, PackedLinear
+from paceline.kernels.packed import (
+    PACKED_FORMATS,
+    REQUANTISED_FORMATS,
+    TRANSCODED_TYPES,
+    Matrix,
+    PackedLinear,
+)
 
 
-@pytest.mark.parametrize("tensor_type", PACKED_FORMATS)
+@pytest.mark.parametrize("tensor_type", EXACT_TYPES)
 @pytest.mark.parametrize("num_outputs", [1, 15, 16, 17, 70])
 def test_unpacking_gives_the_dequantised_file(tensor_type: str, num_outputs: int) -> None:
     for num_inputs in (256, 512, 1280) if tensor_type.endswith("_K") else (32, 64, 96, 640):
@@ -30,8 +36,17 @@ def test_packing_takes_the_files_bytes_within_one_percent(tensor_type: str) -> N
     assert data.nbytes <= packed.nbytes <= 1.01 * data.nbytes
 
 
+@pytest.mark.parametrize(("tensor_type", "packed_format"), TRANSCODED_TYPES.items())
+def test_another_types_format_takes_its_bytes(tensor_type: str, packed_format: str) -> None:
+    ours, theirs = (
+        PackedLinear([Matrix(name, random_weights(name, 64, 1024))], 1024).nbytes
+        for name in (tensor_type, packed_format)
+    )
+    assert ours == theirs
+
+
 def test_matrices_of_different_types_follow_each_other() -> None:
-    types = {"Q4_K": 32, "Q6_K": 16, "Q8_0": 23}
+    types = {"Q4_K": 32, "Q3_K": 16, "Q6_K": 16, "Q5_K": 16, "IQ4_NL": 16, "Q8_0": 23}
     data = {name: random_weights(name, rows, 256) for name, rows in types.items()}
     packed = PackedLinear([Matrix(name, data[name]) for name in types], 256)
     expected = np.concatenate([dequantize(name, data[name], (rows, 256)) for name, rows in types.items()])
@@ -50,7 +65,7 @@ def test_interleaved_matrices_alternate_by_16_rows() -> None:
     assert np.array_equal(rows[:, 1].reshape(48, 256), dequantize("Q6_K", up, (48, 256)))
 
 
-@pytest.mark.parametrize("tensor_type", PACKED_FORMATS)
+@pytest.mark.parametrize("tensor_type", EXACT_TYPES)
 def test_chosen_rows_make_a_reduced_output_layer(tensor_type: str) -> None:
     data = random_weights(tensor_type, 100, 256)
     row_ids = np.array([99, 3, 3, 0, 57, *range(20, 40)], np.uint32)
@@ -71,9 +86,9 @@ def test_requantising_is_at_least_as_close_as_gguf(packed_format: str) -> None:
     assert error <= 1.0001 * np.square(reference - weights).mean()
 
 
-@pytest.mark.parametrize("tensor_type", ["F16", "BF16", "Q6_K", "Q5_0"])
+@pytest.mark.parametrize("tensor_type", ["F16", "BF16", "Q2_K", "Q3_K", "Q6_K", "Q5_0", "IQ4_NL"])
 def test_any_type_can_be_requantised(tensor_type: str) -> None:
-    if tensor_type in PACKED_FORMATS:
+    if tensor_type not in ("F16", "BF16"):
         data = random_weights(tensor_type, 17, 256)
     else:
         values = np.random.default_rng(1).standard_normal((17, 256)).astype(np.float32)
@@ -100,6 +115,7 @@ def matrix(tensor_type: str, rows: int, inputs: int, **options: object) -> Matri
         ([], 64, False, "no matrix to pack"),
         ([Matrix("Q9_Z", np.zeros(64, np.uint8))], 64, False, "unknown tensor type Q9_Z"),
         ([Matrix("F32", np.zeros(1024, np.uint8))], 64, False, "F32 is not a packed format"),
+        ([matrix("Q2_K", 16, 256)], 256, False, "Q2_K is not a packed format"),
         ([Matrix("F32", np.zeros(1024, np.uint8), "Q6_K")], 256, False, "F32 cannot be re-quantised to q6_k"),
         ([matrix("Q4_0", 16, 64)], 96, False, "576 bytes of Q4_0 are not rows of 96 inputs"),
         ([matrix("Q4_K", 16, 256)], 128, False, "2304 bytes of Q4_K are not rows of 128 inputs"),

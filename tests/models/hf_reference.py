@@ -52,7 +52,7 @@ def hf_config(file: GGUFFile) -> transformers.PreTrainedConfig:
         "max_position_embeddings": get["context_length"],
         "rms_norm_eps": get["attention.layer_norm_rms_epsilon"],
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        "rope_parameters": {"rope_type": "default", "rope_theta": get["rope.freq_base"]},
+        "rope_parameters": _rope_parameters(get),
         "attn_implementation": "eager",
         "pad_token_id": None,
     }
@@ -69,6 +69,25 @@ def hf_config(file: GGUFFile) -> transformers.PreTrainedConfig:
         "qwen3": transformers.Qwen3Config,
     }
     return kinds[family](**sizes)
+
+
+def _rope_parameters(get: dict[str, Any]) -> dict[str, Any]:
+    scaling = {
+        key.removeprefix("rope.scaling."): value for key, value in get.items() if "rope.scaling." in key
+    }
+    names = {
+        "type": "rope_type",
+        "factor": "factor",
+        "original_context_length": "original_max_position_embeddings",
+        "yarn_attn_factor": "attention_factor",
+        "yarn_beta_fast": "beta_fast",
+        "yarn_beta_slow": "beta_slow",
+        "yarn_log_multiplier": "mscale_all_dim",
+    }
+    parameters = {names[key]: value for key, value in scaling.items() if key != "yarn_ext_factor"}
+    if "mscale_all_dim" in parameters:
+        parameters["mscale"] = 1.0
+    return {"rope_type": "default", "rope_theta": get["rope.freq_base"]} | parameters
 
 
 def hf_model(file: GGUFFile) -> torch.nn.Module:

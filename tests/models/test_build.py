@@ -17,9 +17,10 @@ from paceline.models.load import load_model
 from paceline.models.native_decoder import NativeDecoder
 from paceline.models.options import Kernels, LoadOptions, Weights
 from paceline.models.pages import release_pages
-from tests.tiny_models import TinyModel
+from tests.tiny_models import K_QUANT_SIZES, TinyModel
 
 PACKED = TinyModel(tensor_type="Q8_0")
+TWO_BITS = TinyModel(tensor_type="Q2_K", **K_QUANT_SIZES)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,11 @@ PACKED = TinyModel(tensor_type="Q8_0")
         (PACKED, LoadOptions(weights=Weights.INT4, needs_weights=False), NativeDecoder),
         (PACKED, LoadOptions(Kernels.REFERENCE, Weights.INT4, needs_weights=False), Decoder),
         (TinyModel(head_dim=12), LoadOptions(weights=Weights.INT4, needs_weights=False), Decoder),
+        (TinyModel(tensor_type="Q5_1"), LoadOptions(), NativeDecoder),
+        (TinyModel(tensor_type="Q3_K", **K_QUANT_SIZES), LoadOptions(), NativeDecoder),
+        (TWO_BITS, LoadOptions(), Decoder),
+        (TWO_BITS, LoadOptions(weights=Weights.INT8), NativeDecoder),
+        (TWO_BITS, LoadOptions(weights=Weights.INT4), NativeDecoder),
         # A head of 12 values is not whole activation groups, so auto leaves it to the reference.
         (TinyModel(head_dim=12, tensor_type="F16"), LoadOptions(), Decoder),
     ],
@@ -52,6 +58,12 @@ def test_kernels_are_chosen(model: TinyModel, options: LoadOptions, kind: type, 
             LoadOptions(Kernels.NATIVE),
             UnsupportedModelError,
             "of type F32 in .*Set weights to 'int8'",
+        ),
+        (
+            TWO_BITS,
+            LoadOptions(Kernels.NATIVE),
+            UnsupportedModelError,
+            "of type Q2_K in .*Set weights to 'int8'",
         ),
         (
             TinyModel(head_dim=12),
@@ -100,6 +112,18 @@ def test_the_choice_is_logged_once_for_each_model(tmp_path: Path, caplog: pytest
     first, second = (record.getMessage() for record in caplog.records)
     assert f"packed.gguf runs on native kernels ({_native.isa()}, " in first
     assert "floats.gguf runs on the float32 reference on cpu: tensor 'output.weight' of type F32" in second
+
+
+def test_the_slow_way_round_is_a_warning_unless_it_was_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "paceline")
+    path = TWO_BITS.write(tmp_path / "two.gguf")
+    load_model(path)
+    load_model(path, "cpu", LoadOptions(Kernels.REFERENCE))
+    first, second = caplog.records
+    assert (first.levelname, second.levelname) == ("WARNING", "INFO")
+    assert "runs on the float32 reference on cpu: tensor 'output.weight' of type Q2_K" in first.getMessage()
 
 
 def test_instruction_sets_are_checked() -> None:

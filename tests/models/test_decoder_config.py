@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from paceline.errors import ModelError, ModelFileError, UnsupportedModelError
 from paceline.models.decoder_config import Activation, DecoderConfig, Rotary, RotaryLayout
 from paceline.models.gguf_config import config_from_gguf
 from paceline.models.gguf_file import GGUFFile
+from paceline.models.rotary_scaling import Yarn
 from tests.tiny_models import FAMILY_EXAMPLES, TinyModel
 
 
@@ -107,7 +109,13 @@ UNSUPPORTED = {
     ),
     "experts": (llama("expert_count", 8), "llama.expert_count = 8"),
     "softcap": (llama("final_logit_softcapping", 30.0), "llama.final_logit_softcapping = 30.0"),
-    "yarn": (llama("rope.scaling.type", "yarn"), "llama.rope.scaling.type = 'yarn'.*expected none or linear"),
+    "longrope": (
+        llama("rope.scaling.type", "longrope"),
+        "llama.rope.scaling.type = 'longrope'.*expected one of none, linear, yarn",
+    ),
+    "list of kinds": (llama("rope.scaling.type", ["yarn"]), "llama.rope.scaling.type = .*yarn"),
+    "alpha": (llama("rope.scaling.alpha", 2.0), "llama.rope.scaling.alpha = 2.0"),
+    "extrapolation": (llama("rope.scaling.yarn_ext_factor", 0.5), "rope.scaling.yarn_ext_factor = 0.5"),
     "value size": (llama("attention.value_length", 8), "llama.attention.value_length = 8.*head size 16"),
     "partial rotary": (llama("rope.dimension_count", 8), "llama.rope.dimension_count = 8"),
     "uneven layers": (llama("attention.head_count_kv", [1, 2]), "head_count_kv that differs between layers"),
@@ -119,6 +127,30 @@ def test_what_would_be_ignored_is_refused(name: str, tmp_path: Path) -> None:
     model, message = UNSUPPORTED[name]
     with pytest.raises(UnsupportedModelError, match=message):
         describe(model, tmp_path)
+
+
+def yarn(**scaling: Any) -> TinyModel:
+    keys = {"type": "yarn", "factor": 4.0} | scaling
+    return TinyModel(metadata={f"llama.rope.scaling.{key}": value for key, value in keys.items()})
+
+
+def test_yarn(tmp_path: Path) -> None:
+    config = describe(yarn(), tmp_path)
+    attention_factor = pytest.approx(1 + 0.1 * math.log(4))
+    assert config.rotary == Rotary(10_000.0, yarn=Yarn(4.0, 4096), attention_factor=attention_factor)
+    assert config.context_length == 4 * 4096
+    scaled = yarn(
+        original_context_length=256,
+        yarn_beta_fast=8.0,
+        yarn_beta_slow=2.0,
+        yarn_attn_factor=2.0,
+        attn_factor=1.5,
+    )
+    config = describe(scaled, tmp_path)
+    assert config.rotary == Rotary(10_000.0, yarn=Yarn(4.0, 256, 8.0, 2.0), attention_factor=3.0)
+    assert config.context_length == 4096
+    config = describe(yarn(yarn_log_multiplier=1.0), tmp_path)
+    assert config.rotary.attention_factor == 1.0
 
 
 def without(name: str) -> TinyModel:
@@ -134,6 +166,15 @@ DAMAGED = {
     "zero": (llama("embedding_length", 0), "llama.embedding_length is 0"),
     "truth": (llama("attention.head_count", True), "llama.attention.head_count is True"),
     "base": (llama("rope.freq_base", 0.0), "llama.rope.freq_base is 0.0; expected a positive number"),
+    "beta": (
+        yarn(yarn_beta_fast=2.0, yarn_beta_slow=2.0),
+        "yarn_beta_fast is 2.0; expected more than yarn_beta_slow, 2.0",
+    ),
+    "original length": (yarn(original_context_length=0), "original_context_length is 0; expected a positive"),
+    "yarn's base": (
+        TinyModel(rope_base=1.0, metadata={"llama.rope.scaling.type": "yarn"}),
+        "rope.freq_base is 1.0; expected a base above 1",
+    ),
     "groups": (llama("attention.head_count_kv", 3), "head_count_kv is 3; expected a divisor of 4 heads"),
     "odd head": (TinyModel(head_dim=15), "attention.key_length is 15; expected an even head size"),
 }

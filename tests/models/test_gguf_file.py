@@ -204,14 +204,14 @@ def test_damage_is_named(name: str, tmp_path: Path) -> None:
     assert "made.gguf" in str(caught.value)
 
 
-@pytest.mark.parametrize(("type_id", "shown"), [(16, "IQ2_XXS"), (11, "Q3_K"), (999, "number 999")])
+@pytest.mark.parametrize(("type_id", "shown"), [(16, "IQ2_XXS"), (23, "IQ4_XS"), (999, "number 999")])
 def test_an_unknown_tensor_type_names_tensor_type_and_choices(
     type_id: int, shown: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedModelError) as caught:
         read(tmp_path, header(1) + tensor("blk.3.odd", [256], type_id) + b"\0" * 999)
     assert f"tensor 'blk.3.odd' of type {shown} in made.gguf" in str(caught.value)
-    assert "one of F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q4_K, Q6_K" in str(caught.value)
+    assert "Q5_0, Q5_1, IQ4_NL, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K" in str(caught.value)
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from paceline.kernels.dequantize import SUPPORTED_TYPES
 from paceline.models.build import build_decoder
 from paceline.models.decoder import Decoder
 from paceline.models.gguf_file import GGUFFile
@@ -17,7 +19,7 @@ from paceline.models.interface import SequenceSlice
 from paceline.models.load import gguf_decoder
 from paceline.models.tokenizer import Tokenizer
 from tests.models.hf_reference import hf_logits, hf_model
-from tests.tiny_models import FAMILY_EXAMPLES, TinyModel
+from tests.tiny_models import FAMILY_EXAMPLES, K_QUANT_SIZES, SCALED_ROTARY, TinyModel
 
 PROMPTS = Path(__file__).parent.parent / "data" / "prompts.json"
 MAX_PROMPT_TOKENS = 32
@@ -74,8 +76,18 @@ def test_tiny_models(name: str, tmp_path: Path) -> None:
     assert check(file, prompts) < TOLERANCE / 10
 
 
-@pytest.mark.parametrize("tensor_type", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0"])
+@pytest.mark.parametrize("name", SCALED_ROTARY)
+def test_scaled_rotary(name: str, tmp_path: Path) -> None:
+    """Prompts reach beyond the original length of each."""
+    file = GGUFFile.open(SCALED_ROTARY[name].write(tmp_path / "tiny.gguf"))
+    prompts = [np.random.default_rng(seed).integers(0, 256, 300).tolist() for seed in range(2)]
+    assert check(file, prompts) < TOLERANCE / 10
+
+
+@pytest.mark.parametrize("tensor_type", [name for name in SUPPORTED_TYPES if name != "F32"])
 def test_tensor_types(tensor_type: str, tmp_path: Path) -> None:
     """The head and the embedding too, so that rows taken from the map are right."""
-    file = GGUFFile.open(TinyModel("llama", tensor_type=tensor_type).write(tmp_path / "tiny.gguf"))
+    sizes = K_QUANT_SIZES if tensor_type.endswith("_K") else {}
+    file = GGUFFile.open(TinyModel("llama", tensor_type=tensor_type, **sizes).write(tmp_path / "tiny.gguf"))
+    assert {tensor.type for tensor in file.tensors.values()} == {tensor_type, "F32"}
     assert check(file, [list(range(40, 80))]) < TOLERANCE / 10

@@ -23,6 +23,7 @@ from paceline.errors import CapacityError, ConfigError
 from paceline.kernels import reference
 from paceline.kernels.activations import dequantise, quantise
 from paceline.models.build import build_decoder, choose_decoder
+from paceline.models.decoder_config import Rotary
 from paceline.models.gguf_file import GGUFFile
 from paceline.models.interface import CausalModel, SequenceSlice
 from paceline.models.kv_store import PagedKVStore
@@ -30,7 +31,7 @@ from paceline.models.load import gguf_decoder
 from paceline.models.native_decoder import NativeDecoder
 from paceline.models.options import Kernels, LoadOptions, Weights
 from paceline.models.tokenizer import Tokenizer
-from tests.tiny_models import FAMILY_EXAMPLES, TinyModel
+from tests.tiny_models import FAMILY_EXAMPLES, K_QUANT_SIZES, SCALED_ROTARY, TinyModel
 
 CPU = torch.device("cpu")
 NATIVE = LoadOptions(Kernels.NATIVE)
@@ -89,21 +90,51 @@ def rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PagedKVStore, "write", rounded_write)
 
 
-@pytest.mark.parametrize("name", FAMILY_EXAMPLES)
-@pytest.mark.parametrize("tensor_type", ["Q8_0", "Q4_0", "Q4_1", "Q5_0"])
-def test_tiny_models_of_every_family(name: str, tensor_type: str, tmp_path: Path, rounded: None) -> None:
-    file = tiny(tmp_path, replace(FAMILY_EXAMPLES[name], tensor_type=tensor_type))
+def assert_rounded_alike(file: GGUFFile) -> None:
+    """To be used with `rounded`."""
     token_ids = tokens(300)
     found = differences(
         logits(native(file), token_ids), logits(build_decoder(*gguf_decoder(file), CPU), token_ids)
     )
     first = (found[:8].amax(-1) < EXACT).float().mean()
-    print(
-        f"{name} {tensor_type}: greatest {found.max():.4f}, mean {found.mean():.5f}, first rows {first:.2f}"
-    )
+    print(f"greatest {found.max():.4f}, mean {found.mean():.5f}, first rows {first:.2f}")
     assert first >= 0.25
     assert found.max() < ROUNDED_TOLERANCE
     assert found.mean() < ROUNDED_MEAN_TOLERANCE
+
+
+@pytest.mark.parametrize("name", FAMILY_EXAMPLES)
+@pytest.mark.parametrize("tensor_type", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL"])
+def test_tiny_models_of_every_family(name: str, tensor_type: str, tmp_path: Path, rounded: None) -> None:
+    assert_rounded_alike(tiny(tmp_path, replace(FAMILY_EXAMPLES[name], tensor_type=tensor_type)))
+
+
+@pytest.mark.parametrize("tensor_type", ["Q3_K", "Q4_K", "Q5_K", "Q6_K"])
+def test_k_quants(tensor_type: str, tmp_path: Path, rounded: None) -> None:
+    assert_rounded_alike(tiny(tmp_path, TinyModel(tensor_type=tensor_type, **K_QUANT_SIZES)))
+
+
+def test_a_mixed_file(tmp_path: Path, rounded: None) -> None:
+    """As Q5_K_M mixes them, with an embedding that needs no packed format."""
+    others = {"ffn_down.weight": "Q6_K", "attn_v.weight": "Q6_K", "token_embd.weight": "Q2_K"}
+    model = TinyModel(tensor_type="Q5_K", tensor_types=others, **K_QUANT_SIZES)
+    assert_rounded_alike(tiny(tmp_path, model))
+
+
+@pytest.mark.parametrize("name", SCALED_ROTARY)
+def test_scaled_rotary(name: str, tmp_path: Path, rounded: None) -> None:
+    assert_rounded_alike(tiny(tmp_path, replace(SCALED_ROTARY[name], tensor_type="Q8_0")))
+
+
+@pytest.mark.parametrize("kept", ["yarn", "attention_factor"])
+def test_half_of_yarn_would_be_noticed(kept: str, tmp_path: Path, rounded: None) -> None:
+    file = tiny(tmp_path, replace(SCALED_ROTARY["yarn with every key"], tensor_type="Q8_0"))
+    config, source = gguf_decoder(file)
+    half = Rotary(config.rotary.base, **{kept: getattr(config.rotary, kept)})
+    wrong = build_decoder(replace(config, rotary=half), source, CPU)
+    token_ids = tokens(300)
+    found = differences(logits(native(file), token_ids), logits(wrong, token_ids))
+    assert found.max() > 2 * ROUNDED_TOLERANCE
 
 
 @pytest.mark.models

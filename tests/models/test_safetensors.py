@@ -43,6 +43,12 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
 LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
 GEMMA_ROPE = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
@@ -51,6 +57,18 @@ GEMMA_ROPE = {
 CONFIGS = {
     "llama": lambda: transformers.LlamaConfig(**SIZES, rope_parameters=LLAMA3),
     "llama linear": lambda: transformers.LlamaConfig(**SIZES, rope_parameters=LINEAR, attention_bias=True),
+    "llama yarn": lambda: transformers.LlamaConfig(**SIZES, rope_parameters=YARN),
+    "qwen2 yarn": lambda: transformers.Qwen2Config(
+        **SIZES,
+        rope_parameters=YARN | {"attention_factor": 0.7, "beta_fast": 8, "beta_slow": 1.5, "truncate": False},
+    ),
+    "qwen3 yarn": lambda: transformers.Qwen3Config(
+        **SIZES, rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 0.5, "rope_theta": 1e6}
+    ),
+    "yarn from the length": lambda: transformers.MistralConfig(
+        **SIZES | {"max_position_embeddings": 40},
+        rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0},
+    ),
     "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=24),
     "qwen2": lambda: transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
     "qwen2 sliding": lambda: transformers.Qwen2Config(
@@ -137,6 +155,32 @@ def test_rotary_parameters_in_the_older_form(tmp_path: Path) -> None:
     assert_same(logits(build_decoder(*folder_decoder(tmp_path), CPU)), reference)
 
 
+def test_yarn_in_the_older_form(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As it is added to a published config.json by hand, which still states the original length."""
+    reference = make("yarn from the length", tmp_path)
+    scaling = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 40, "finetuned": True}
+    edit_config(tmp_path, rope_parameters=..., rope_theta=1e4, rope_scaling=scaling)
+    config, source = folder_decoder(tmp_path)
+    assert config.context_length == 320
+    assert_same(logits(build_decoder(config, source, CPU)), reference)
+    assert "rotary scaling 'yarn' has no finetuned; ignored" in caplog.text
+
+
+def test_a_base_beside_the_parameters_counts(tmp_path: Path) -> None:
+    make("llama yarn", tmp_path)
+    bare = {key: value for key, value in YARN.items() if key != "rope_theta"}
+    edit_config(tmp_path, rope_parameters=bare, rope_theta=5e5)
+    assert folder_decoder(tmp_path)[0].rotary.base == 5e5
+
+
+def test_an_original_length_beside_the_parameters_counts_more(tmp_path: Path) -> None:
+    make("llama yarn", tmp_path)
+    edit_config(tmp_path, original_max_position_embeddings=1024)
+    yarn = folder_decoder(tmp_path)[0].rotary.yarn
+    assert yarn is not None
+    assert yarn.original_length == 1024
+
+
 def save_tokenizer(folder: Path) -> None:
     vocabulary = {chr(33 + index): index for index in range(90)} | {"<eos>": 90}
     library = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
@@ -183,7 +227,11 @@ UNSUPPORTED = [
     ({"hidden_act": "relu"}, "hidden_act = 'relu'.*one of silu"),
     ({"quantization_config": {"bits": 4}}, "quantization_config"),
     ({"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
-    ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rotary scaling 'yarn'"),
+    (
+        {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}},
+        "rotary scaling 'longrope'.*expected one of default, linear, llama3, yarn",
+    ),
+    ({"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 1e4}}, r"rotary scaling \['yarn'\]"),
     (
         {"rope_parameters": ..., "rope_scaling": {"type": "dynamic", "factor": 2.0}},
         "rotary scaling 'dynamic'",
@@ -206,9 +254,18 @@ DAMAGED_CONFIGS = [
     ({"rms_norm_eps": 0}, "rms_norm_eps is 0; expected a positive number"),
     ({"num_key_value_heads": 3}, "num_key_value_heads is 3; expected a divisor of 4"),
     ({"rope_parameters": LLAMA3 | {"high_freq_factor": 1.0}}, "a high_freq_factor above"),
+    ({"rope_parameters": LLAMA3 | {"factor": None}}, "factor is None; expected a positive number"),
+    ({"rope_parameters": YARN | {"factor": 0}}, "factor is 0; expected a positive number"),
+    ({"rope_parameters": YARN | {"beta_fast": 0.5}}, "beta_fast is 0.5; expected a beta_fast above"),
+    ({"rope_parameters": YARN | {"truncate": 1}}, "truncate is 1; expected true or false"),
+    ({"rope_parameters": YARN | {"attention_factor": -1}}, "attention_factor is -1; expected a positive"),
+    ({"rope_parameters": YARN | {"mscale": "x"}}, "mscale is 'x'; expected a positive number"),
+    ({"rope_parameters": YARN | {"rope_theta": 0.5}}, "rope_theta is 0.5; expected a base above 1"),
+    ({"original_max_position_embeddings": "8k"}, "original_max_position_embeddings is '8k'"),
     ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "expected a positive number"),
     ({"rope_parameters": "linear"}, "rope_parameters is 'linear'; expected an object"),
-    ({"rope_parameters": {"full_attention": 1}}, "expected objects"),
+    ({"rope_parameters": {"full_attention": 1}}, "full_attention is 1; expected an object"),
+    ({"rope_parameters": {"full_attention": None}}, "full_attention is None; expected an object"),
     ({"rope_parameters": None, "rope_scaling": [8]}, r"rope_scaling is \[8\]; expected an object"),
     ({"layer_types": [["full_attention"]], "model_type": "gemma3_text"}, "layer_types is"),
     ({"num_hidden_layers": 2**40, "model_type": "gemma3_text"}, "expected at most 1000 layers"),
@@ -250,9 +307,12 @@ def test_absent_and_broken_files(tmp_path: Path) -> None:
         folder_decoder(tmp_path)
 
 
-def tensor_file(entry: dict[str, Any] | None = None, num_bytes: int = 8) -> bytes:
+def tensor_file(
+    entry: dict[str, Any] | None = None, num_bytes: int = 8, name: str = "w", twice: str | None = None
+) -> bytes:
     described = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | (entry or {})
-    return with_header(json.dumps({"__metadata__": {"format": "pt"}, "w": described}).encode(), num_bytes)
+    tensors = {name: described} | ({twice: described} if twice else {})
+    return with_header(json.dumps({"__metadata__": {"format": "pt"}} | tensors).encode(), num_bytes)
 
 
 def with_header(header: bytes, num_bytes: int = 8) -> bytes:
@@ -260,6 +320,7 @@ def with_header(header: bytes, num_bytes: int = 8) -> bytes:
 
 
 DAMAGED_FILES = {
+    "a name twice": (with_header(b'{"w": {}, "w": {}}'), "the header of .*key 'w' twice"),
     "empty": (b"", "a header of 0 bytes in a file of 0"),
     "short": (b"\1\0\0", "a header of 1 bytes in a file of 3"),
     "header beyond the end": (struct.pack("<Q", 999) + b"{}", "a header of 999 bytes in a file of 10"),
@@ -294,17 +355,65 @@ def test_an_unknown_tensor_type_is_named(tmp_path: Path) -> None:
         read_safetensors_file(tmp_path / "odd.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("index", "message"),
-    [
-        ("{", "cannot be read"),
-        ('{"weight_map": 3}', "no readable weight map"),
-        ('{"weight_map": {"w": "../w.safetensors"}}', "a shard outside the folder"),
-        ('{"weight_map": {"w": "a.safetensors", "v": "a.safetensors"}}', "tensor 'v' that no shard holds"),
-    ],
-)
-def test_a_wrong_index_is_named(index: str, message: str, tmp_path: Path) -> None:
+def index_of(weight_map: object) -> str:
+    return json.dumps({"metadata": {"total_size": 16}, "weight_map": weight_map})
+
+
+DAMAGED_INDEXES = {
+    "not JSON": ("{", "cannot be read"),
+    "no map": ("{}", r"no readable weight map \(NoneType\)"),
+    "a number": (index_of(3), r"no readable weight map \(int\)"),
+    "a list of shards": (index_of({"w": ["a.safetensors"]}), r"tensor 'w' in \['a.safetensors'\]"),
+    "a tensor named twice": (
+        '{"weight_map": {"w": "a.safetensors", "w": "b.safetensors"}}',
+        "key 'w' twice",
+    ),
+    "nowhere": (
+        index_of({"w": "a.safetensors", "x": "a.safetensors"}),
+        "tensor 'x' that a.safetensors lacks",
+    ),
+    "in another shard": (
+        index_of({"w": "a.safetensors", "v": "a.safetensors"}),
+        "tensor 'v' that a.safetensors lacks",
+    ),
+    "in two shards": (
+        index_of({"w": "a.safetensors", "v": "both.safetensors"}),
+        "tensor 'w' in both a.safetensors and both.safetensors; expected each tensor in one shard",
+    ),
+} | {
+    f"outside: {shard!r}": (index_of({"w": shard}), "expected the plain name of a file in this folder")
+    for shard in ("../w.safetensors", "/w.safetensors", "sub/w.safetensors", "..", ".", "", "a\\w", "a\0")
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED_INDEXES)
+def test_a_wrong_index_is_named(name: str, tmp_path: Path) -> None:
+    index, message = DAMAGED_INDEXES[name]
     (tmp_path / "model.safetensors.index.json").write_text(index)
     (tmp_path / "a.safetensors").write_bytes(tensor_file())
+    (tmp_path / "b.safetensors").write_bytes(tensor_file(name="v"))
+    (tmp_path / "both.safetensors").write_bytes(tensor_file(name="w", twice="v"))
     with pytest.raises(ModelFileError, match=message):
         read_safetensors(tmp_path)
+
+
+@pytest.mark.parametrize("shard", ["no.safetensors", "sub", "x" * 300, "\ud800"])
+def test_a_shard_that_cannot_be_read_is_named(shard: str, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "model.safetensors.index.json").write_text(index_of({"w": shard}))
+    with pytest.raises(ModelNotFoundError, match="cannot be read"):
+        read_safetensors(tmp_path)
+
+
+def test_shards_may_be_links_and_hold_more_than_the_index_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The hub's cache keeps links to files elsewhere; what the index does not name is said and left out."""
+    elsewhere, folder = tmp_path / "blobs", tmp_path / "model"
+    elsewhere.mkdir()
+    folder.mkdir()
+    (elsewhere / "hash").write_bytes(tensor_file(twice="more"))
+    (folder / "model-00001-of-00001.safetensors").symlink_to(elsewhere / "hash")
+    (folder / "model.safetensors.index.json").write_text(index_of({"w": "model-00001-of-00001.safetensors"}))
+    assert set(read_safetensors(folder)) == {"w"}
+    assert "holds tensors that the index lacks: more" in caplog.text

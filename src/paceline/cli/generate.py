@@ -102,7 +102,7 @@ class PreparedRequest:
     type=click.Choice(["file", "int8"]),
     default="file",
     show_default=True,
-    help="int8: hold floating-point matrices in 8 bits, for native kernels.",
+    help="int8: hold matrices of other types than native kernels have in 8 bits.",
 )
 @click.option(
     "--draft-weights",

@@ -6,7 +6,6 @@ import logging
 from dataclasses import dataclass
 
 from paceline.config.engine import EngineSettings
-from paceline.config.memory import available_memory
 from paceline.config.settings import load_settings
 from paceline.drafters.interface import Drafter
 from paceline.drafters.model import ModelDrafter
@@ -17,9 +16,10 @@ from paceline.errors import CapacityError, ConfigError
 from paceline.kernels.native import use_instruction_set
 from paceline.kernels.threads import set_num_threads
 from paceline.models.chat_template import ChatTemplate
+from paceline.models.devices import free_memory
 from paceline.models.download import resolve
 from paceline.models.interface import CausalModel
-from paceline.models.load import LoadedModel, load_model
+from paceline.models.load import LoadedModel, load_model, pick_device
 from paceline.models.options import Kernels, LoadOptions, Weights
 from paceline.models.tokenizer import Tokenizer
 from paceline.models.vocabulary import check_same_vocabulary
@@ -112,9 +112,13 @@ def _load_draft(settings: EngineSettings, target: LoadedModel) -> LoadedModel | 
     return draft
 
 
+def _free_memory(settings: EngineSettings) -> int:
+    return free_memory(pick_device(settings.device))
+
+
 def _num_blocks(settings: EngineSettings, target: CausalModel, draft: CausalModel | None) -> int:
     """Return how many blocks each model gets: as many for the draft as for the target."""
-    budget = settings.kv_memory if settings.kv_memory is not None else int(available_memory() * KV_SHARE)
+    budget = settings.kv_memory if settings.kv_memory is not None else int(_free_memory(settings) * KV_SHARE)
     per_token = target.kv_bytes_per_token() + (draft.kv_bytes_per_token() if draft else 0)
     affordable = budget // (per_token * settings.block_size)
     context_length = settings.context_length or target.context_length

@@ -48,6 +48,7 @@ def gate_quantise(
 def add(x: NDArray[np.float32], y: NDArray[np.float32]) -> None: ...
 def rotary_angles(
     frequencies: NDArray[np.float32],
+    scale: float,
     positions: NDArray[np.int64],
     cos: NDArray[np.float32],
     sin: NDArray[np.float32],
@@ -156,7 +157,7 @@ class Model:
         rotary_layout: str,
         embedding: tuple[str, NDArray[np.uint8]],
         layers: Sequence[DecoderLayer],
-        rotaries: Sequence[NDArray[np.float32]],
+        rotaries: Sequence[tuple[NDArray[np.float32], float]],
         final_norm: NDArray[np.float32],
         head: Packed,
         head_ids: Sequence[int],

@@ -43,15 +43,18 @@ class Rows:
     """Blocks that cover the positions from 0 to the last row's."""
 
 
-def rotary_angles(frequencies: Floats, positions: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def rotary_angles(
+    frequencies: Floats, positions: NDArray[np.int64], scale: float = 1.0
+) -> tuple[Floats, Floats]:
     """Return cosines and sines of positions times frequencies, float32 [num_rows, head_dim / 2] each.
 
     Args:
         frequencies: float32 [head_dim / 2] (Su et al. 2021); see `reference.rotary_frequencies`.
         positions: int64 [num_rows].
+        scale: factor on both (YaRN's attention factor, Peng et al. 2023).
     """
     cos, sin = np.empty((2, len(positions), len(frequencies)), np.float32)
-    _native.rotary_angles(frequencies, positions, cos, sin)
+    _native.rotary_angles(frequencies, scale, positions, cos, sin)
     return cos, sin
 
 

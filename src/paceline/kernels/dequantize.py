@@ -25,7 +25,10 @@ class BlockSize:
 
 SUPPORTED_TYPES: dict[str, BlockSize] = {
     name: BlockSize(*gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]])
-    for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K")
+    for name in (
+        *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL"),
+        *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+    )
 }
 
 

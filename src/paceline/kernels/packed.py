@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from paceline.kernels import _native
 from paceline.kernels.activations import ACTIVATION_GROUP, as_bytes, quantise
 
-PACKED_FORMATS = ("Q4_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q8_0")
-"""Tensor types that are packed as they are."""
+PACKED_FORMATS = ("Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+"""Formats of packed weights, each of the tensor type of its name."""
+
+TRANSCODED_TYPES = {"IQ4_NL": "Q8_0", "Q3_K": "Q6_K"}
+"""Tensor types that are packed in another's format, which takes more bytes, with the same values."""
 
 REQUANTISED_FORMATS = ("Q8_0", "Q4_0", "Q4_1")
 """Formats that any known tensor type can be re-quantised to, on request."""
@@ -28,7 +31,7 @@ class Matrix:
     data: NDArray[np.uint8]
     """uint8 [num_bytes], contiguous; a view of the memory-mapped file will do, it is not kept."""
     packed_format: str = ""
-    """One of `REQUANTISED_FORMATS`, for a model whose numbers may change; the file's own if empty."""
+    """One of `REQUANTISED_FORMATS`, for a model whose numbers may change; if empty, one that keeps them."""
     row_ids: NDArray[np.uint32] | None = None
     """The rows to pack, in this order: a reduced output layer packs its token ids. None packs all."""
 
@@ -45,7 +48,7 @@ class PackedLinear:
         Args:
             matrices: each [rows, num_inputs]; each but the last has a multiple of 16 rows. They may differ
                 in type.
-            num_inputs: a multiple of 32, and of 256 for Q4_K and Q6_K.
+            num_inputs: a multiple of 32, and of 256 for K-quants.
             interleave: matrices have equally many rows, a multiple of 16.
 
         Raises:

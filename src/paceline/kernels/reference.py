@@ -81,6 +81,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out
 
 
+def rotary_periods(head_dim: int, base: float) -> NDArray[np.float32]:
+    """Return base ** (2 i / head_dim), float32 [head_dim / 2]: one over each frequency, rounded likewise."""
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    return np.asarray(np.power(np.float32(base), exponents, dtype=np.float32), np.float32)
+
+
 def rotary_frequencies(
     head_dim: int, base: float, linear_factor: float = 1.0, factors: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
@@ -96,8 +102,7 @@ def rotary_frequencies(
         linear_factor: divides all frequencies (linear scaling of positions).
         factors: float32 [head_dim / 2] that divide one frequency each, or none.
     """
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    frequencies = np.float32(1.0) / np.power(np.float32(base), exponents, dtype=np.float32)
+    frequencies = np.float32(1.0) / rotary_periods(head_dim, base)
     if factors is not None:
         frequencies = frequencies / factors
     return np.asarray(frequencies / np.float32(linear_factor), np.float32)

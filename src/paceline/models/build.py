@@ -69,7 +69,9 @@ def choose_decoder(
         return build_native(config, source, options, advance, frequent_ids)
     if options.kernels is Kernels.NATIVE or options.weights is not Weights.FILE:
         raise obstacle
-    logger.info("%s runs on the float32 reference on %s: %s", source.where, device, obstacle.given)
+    # Nobody asked for the slow way round where the model itself is the obstacle.
+    level = logging.WARNING if isinstance(obstacle, UnsupportedModelError) else logging.INFO
+    logger.log(level, "%s runs on the float32 reference on %s: %s", source.where, device, obstacle.given)
     return build_decoder(config, source, device, advance)
 
 
@@ -106,5 +108,5 @@ def _obstacle(
     return UnsupportedModelError(
         given=f"{reason} in {source.where}",
         expected="sizes and tensor types that native kernels have",
-        remedy="Set weights to 'int8' to re-quantise floating-point tensors, or kernels to 'reference'",
+        remedy="Set weights to 'int8' to re-quantise such tensors, or kernels to 'reference'",
     )

@@ -40,6 +40,7 @@ class _Batch:
     token_ids: list[int]
     slots: Tensor  # int64 [num_rows]
     positions: Tensor  # int64 [num_rows, padded with 0 to whole tiles]
+    end: int  # above all positions
     wanted: Tensor  # int64 [num_logits]: rows whose logits are wanted
     store: PagedKVStore
 
@@ -95,7 +96,7 @@ class Decoder:
         """
         batch = self._lay_out(slices, kv)
         hidden = self._embed(batch)
-        turns = {rotary: table.at(batch.positions) for rotary, table in self._tables.items()}
+        turns = {rotary: table.at(batch.positions, batch.end) for rotary, table in self._tables.items()}
         for layer, weights in enumerate(self._weights.layers):
             cos, sin = turns[self.config.rotary_of(layer)]
             hidden = hidden + self._attention(layer, weights, hidden, cos, sin, batch)
@@ -121,6 +122,7 @@ class Decoder:
             token_ids=token_ids,
             slots=torch.cat([no_slots, *(item.slots[item.start :] for item in rows)]),
             positions=torch.tensor(positions, dtype=torch.int64, device=self._device),
+            end=max((item.end for item in slices), default=1),
             wanted=torch.tensor(wanted, dtype=torch.int64, device=self._device),
             store=kv,
         )
@@ -179,7 +181,11 @@ class Decoder:
                 window,
             )
 
-        run_parts(attend, len(tiles))
+        if self._device.type == "cpu":
+            run_parts(attend, len(tiles))
+        else:  # one queue of work, whichever thread fills it
+            for part in range(len(tiles)):
+                attend(part)
         return out
 
     def _read_cache(

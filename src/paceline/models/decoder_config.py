@@ -10,6 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from paceline.errors import UnsupportedModelError
+from paceline.models.rotary_scaling import Yarn
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma3")
 MAX_LAYERS = 1_000
@@ -42,6 +43,16 @@ class Rotary:
     """Positions are divided by this (linear scaling, Chen et al. 2023)."""
     factors: tuple[float, ...] | None = None
     """[head_dim / 2] divisors of the frequencies (Llama 3's scaling); none is all ones."""
+    yarn: Yarn | None = None
+    attention_factor: float = 1.0
+    """Factor on cos and sin, so its square is one on attention scores."""
+
+    def context_length(self, stated: int) -> int:
+        """Return how many positions a model covers whose file states a number.
+
+        Files to which YaRN was added by hand still state the original one.
+        """
+        return max(stated, self.yarn.context_length) if self.yarn else stated
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.errors import MissingTensorError, ModelError, ModelFileError
+from paceline.errors import MissingTensorError
 from paceline.models.decoder_config import (
     FAMILIES,
     MAX_LAYERS,
@@ -20,6 +20,8 @@ from paceline.models.decoder_config import (
     unsupported_feature,
 )
 from paceline.models.gguf_file import GGUFFile
+from paceline.models.gguf_keys import GGUFKeys
+from paceline.models.gguf_rotary import read_rotary
 
 GEMMA3_LOCAL_ROPE_BASE = 10_000.0
 GEMMA3_LAYERS_PER_GLOBAL = 6
@@ -38,53 +40,9 @@ _NEUTRAL_VALUES: dict[str, Any] = {
     "embedding_scale": 1.0,
     "attention.temperature_scale": 0.0,
     "use_parallel_residual": False,
-    "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.alpha": 0.0,
+    "rope.scaling.yarn_ext_factor": 1.0,
 }
-
-
-class _Keys:
-    """The metadata under one architecture's prefix, with typed access."""
-
-    def __init__(self, file: GGUFFile, prefix: str) -> None:
-        self.metadata, self.prefix, self.path = file.metadata, prefix, file.path
-
-    def get(self, name: str) -> Any:
-        return self.metadata.get(f"{self.prefix}.{name}")
-
-    def integer(self, name: str, default: int | None = None) -> int:
-        value = self._uniform(name)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.wrong(name, value, "a positive whole number")
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float:
-        value = self._uniform(name)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
-            raise self.wrong(name, value, "a positive number")
-        return float(value)
-
-    def _uniform(self, name: str) -> Any:
-        """Some keys hold one value a layer; all equal is one value."""
-        value = self.get(name)
-        if isinstance(value, list):
-            if not value or any(item != value[0] for item in value):
-                raise unsupported_feature(
-                    f"{self.prefix}.{name} that differs between layers", "one value for all"
-                )
-            return value[0]
-        return value
-
-    def wrong(self, name: str, value: Any, expected: str) -> ModelError:
-        shown = "missing" if value is None else repr(value)
-        return ModelFileError(
-            given=f"{self.path}: metadata key {self.prefix}.{name} is {shown}",
-            expected=expected,
-            remedy="Convert or fetch the model anew",
-        )
 
 
 def config_from_gguf(file: GGUFFile) -> DecoderConfig:
@@ -98,7 +56,7 @@ def config_from_gguf(file: GGUFFile) -> DecoderConfig:
     family = file.metadata.get("general.architecture")
     if family not in FAMILIES:
         raise unsupported_family(family, str(file.path))
-    keys = _Keys(file, family)
+    keys = GGUFKeys(file, family)
     _refuse_unknown_arithmetic(keys)
     num_heads, hidden_size = keys.integer("attention.head_count"), keys.integer("embedding_length")
     head_dim = keys.integer("attention.key_length", hidden_size // num_heads)
@@ -106,6 +64,8 @@ def config_from_gguf(file: GGUFFile) -> DecoderConfig:
     is_gemma, num_layers = family == "gemma3", keys.integer("block_count")
     if num_layers > MAX_LAYERS:
         raise keys.wrong("block_count", num_layers, f"at most {MAX_LAYERS} layers")
+    context_length = keys.integer("context_length")
+    rotary = read_rotary(keys, context_length)
     return DecoderConfig(
         family=family,
         num_layers=num_layers,
@@ -115,9 +75,9 @@ def config_from_gguf(file: GGUFFile) -> DecoderConfig:
         num_kv_heads=keys.integer("attention.head_count_kv", num_heads),
         head_dim=head_dim,
         vocab_size=_vocab_size(file),
-        context_length=keys.integer("context_length"),
+        context_length=rotary.context_length(context_length),
         norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
-        rotary=Rotary(keys.number("rope.freq_base", 10_000.0), _linear_factor(keys)),
+        rotary=rotary,
         rotary_layout=RotaryLayout.INTERLEAVED if family == "llama" else RotaryLayout.HALVES,
         local_rotary=Rotary(keys.number("rope.freq_base_swa", GEMMA3_LOCAL_ROPE_BASE)) if is_gemma else None,
         sliding_window=keys.integer("attention.sliding_window") if _is_sliding(keys) else None,
@@ -131,14 +91,14 @@ def config_from_gguf(file: GGUFFile) -> DecoderConfig:
     )
 
 
-def _refuse_unknown_arithmetic(keys: _Keys) -> None:
+def _refuse_unknown_arithmetic(keys: GGUFKeys) -> None:
     for name, neutral in _NEUTRAL_VALUES.items():
         value = keys.get(name)
         if value is not None and value != neutral:
             raise unsupported_feature(f"{keys.prefix}.{name} = {value!r} in {keys.path}", repr(neutral))
 
 
-def _check_heads(keys: _Keys, num_heads: int, head_dim: int) -> None:
+def _check_heads(keys: GGUFKeys, num_heads: int, head_dim: int) -> None:
     num_kv_heads = keys.integer("attention.head_count_kv", num_heads)
     if num_heads % num_kv_heads:
         raise keys.wrong("attention.head_count_kv", num_kv_heads, f"a divisor of {num_heads} heads")
@@ -151,23 +111,11 @@ def _check_heads(keys: _Keys, num_heads: int, head_dim: int) -> None:
         raise keys.wrong("attention.key_length", head_dim, "an even head size")
 
 
-def _linear_factor(keys: _Keys) -> float:
-    kind = keys.get("rope.scaling.type")
-    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
-    if kind == "none":
-        return 1.0
-    if kind not in (None, "linear") and not (kind == "" and factor == 1.0):
-        raise unsupported_feature(
-            f"{keys.prefix}.rope.scaling.type = {kind!r} in {keys.path}", "none or linear"
-        )
-    return factor
-
-
-def _is_sliding(keys: _Keys) -> bool:
+def _is_sliding(keys: GGUFKeys) -> bool:
     return keys.prefix == "gemma3" or bool(keys.get("attention.sliding_window"))
 
 
-def _sliding_layers(keys: _Keys, num_layers: int) -> frozenset[int]:
+def _sliding_layers(keys: GGUFKeys, num_layers: int) -> frozenset[int]:
     if not _is_sliding(keys):
         return frozenset()
     pattern = keys.get("attention.sliding_window_pattern")
@@ -181,7 +129,7 @@ def _sliding_layers(keys: _Keys, num_layers: int) -> frozenset[int]:
     return frozenset(layer for layer in range(num_layers) if (layer + 1) % period)
 
 
-def _attention_scale(keys: _Keys, num_layers: int, hidden_size: int, num_heads: int) -> float | None:
+def _attention_scale(keys: GGUFKeys, num_layers: int, hidden_size: int, num_heads: int) -> float | None:
     """Gemma 3 27B alone scales by hidden / heads instead of the head size; no key says so."""
     if keys.get("attention.scale"):
         return keys.number("attention.scale")

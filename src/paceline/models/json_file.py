@@ -30,15 +30,30 @@ def read_json(path: Path) -> dict[str, Any]:
     return parse_json(read_text(path), path) if path.exists() else {}
 
 
-def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
-    """Return the JSON object in a text; errors are as in `read_json`, and name its place as `where`."""
+def parse_json(text: str | bytes, where: object, *, has_unique_keys: bool = False) -> dict[str, Any]:
+    """Return the JSON object in a text; errors are as in `read_json`, and name its place as `where`.
+
+    Args:
+        text: of the object.
+        where: its place.
+        has_unique_keys: whether a key given twice, of which JSON takes the last, is an error too.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_unique if has_unique_keys else None)
     except (ValueError, RecursionError) as error:
         raise unreadable(where, error) from None
     if not isinstance(value, dict):
         raise unreadable(where, f"a JSON {type(value).__name__} at the top")
     return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"key {key!r} twice")
+        values[key] = value
+    return values
 
 
 def unreadable(where: object, error: object) -> ModelFileError:

@@ -12,6 +12,7 @@ from paceline.errors import ConfigError, ModelFileError
 from paceline.models.build import choose_decoder
 from paceline.models.chat_template import ChatTemplate
 from paceline.models.decoder_config import DecoderConfig
+from paceline.models.devices import prepare
 from paceline.models.download_progress import ConsoleProgress, Progress
 from paceline.models.frequent_tokens import frequent_tokens
 from paceline.models.gguf_config import config_from_gguf
@@ -99,6 +100,7 @@ def load_model(
         ConfigError: the device is not there, or `options` ask for what it cannot do.
     """
     place = pick_device(device)
+    prepare(place)
     if path.suffix == ".safetensors":
         path = path.parent
     model = _describe_folder(path) if path.is_dir() else _describe_gguf(path)

@@ -72,7 +72,8 @@ class NativeDecoder:
             embedding=(weights.embedding.type, weights.embedding.data),
             layers=weights.layers,
             rotaries=[
-                frequencies_of(rotary, config.head_dim, weights.rope_factors) for rotary in weights.rotaries
+                (frequencies_of(rotary, config.head_dim, weights.rope_factors), rotary.attention_factor)
+                for rotary in weights.rotaries
             ],
             final_norm=weights.final_norm,
             head=weights.head.native,

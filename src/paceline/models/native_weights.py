@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels import _native
-from paceline.kernels.packed import PACKED_FORMATS, Matrix, PackedLinear
+from paceline.kernels.packed import PACKED_FORMATS, TRANSCODED_TYPES, Matrix, PackedLinear
 from paceline.models.decoder_config import DecoderConfig, Rotary
 from paceline.models.options import Weights
 from paceline.models.pages import release_pages
@@ -26,13 +26,20 @@ BLOCK_ROWS = 16
 _FOUR_BITS = ("Q4_K", "Q4_0", "Q4_1")
 
 
-def packed_format(tensor_type: str, weights: Weights) -> str | None:
-    """Return the format that a matrix of this type is packed in; none where there is no such."""
+def can_pack(tensor_type: str, weights: Weights) -> bool:
+    """Whether a matrix of this type has a packed format."""
+    return _keeps_values(tensor_type) or weights is not Weights.FILE
+
+
+def requantised_format(tensor_type: str, weights: Weights) -> str:
+    """Return the format that a matrix of this type is re-quantised to; empty where its values are kept."""
     if weights is Weights.INT4 and tensor_type not in _FOUR_BITS:
         return "Q4_0"
-    if tensor_type in PACKED_FORMATS:
-        return tensor_type
-    return "Q8_0" if weights is Weights.INT8 else None
+    return "" if _keeps_values(tensor_type) else "Q8_0"
+
+
+def _keeps_values(tensor_type: str) -> bool:
+    return tensor_type in PACKED_FORMATS or tensor_type in TRANSCODED_TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +117,12 @@ class _Packer(TensorReader):
     ) -> PackedLinear:
         """Pack matrices [size, num_inputs] below one another, or 16 rows of each in turn."""
         tensors = [self.tensor(name, (size, num_inputs)) for name, size in zip(names, sizes, strict=True)]
-        parts = [Matrix(t.type, t.data, self._format(t.type), rows) for t in tensors]
+        parts = [Matrix(t.type, t.data, requantised_format(t.type, self._weights), rows) for t in tensors]
         packed = PackedLinear(parts, num_inputs, interleave=interleave)
         for tensor in tensors:
             release_pages(tensor.data)
             self.report(tensor.data.nbytes)
         return packed
-
-    def _format(self, tensor_type: str) -> str:
-        """Return the format to re-quantise to, empty for the file's own."""
-        name = packed_format(tensor_type, self._weights)
-        return "" if name is None or name == tensor_type else name
 
     def layer(self, index: int, rotaries: Sequence[Rotary]) -> _native.DecoderLayer:
         config, prefix = self.config, f"blk.{index}."
@@ -181,6 +183,6 @@ def unsupported_by_native(source: TensorSource, config: DecoderConfig, weights: 
     for name, tensor in source.tensors.items():
         if len(tensor.shape) != 2 or (name == EMBEDDING != head_name):
             continue
-        if packed_format(tensor.type, weights) is None:
+        if not can_pack(tensor.type, weights):
             return f"tensor {name!r} of type {tensor.type}"
     return None

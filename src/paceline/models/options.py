@@ -23,7 +23,7 @@ class Weights(enum.StrEnum):
     FILE = "file"
     """As the file has them."""
     INT8 = "int8"
-    """Floating-point ones in 8 bits; quantised ones as the file has them."""
+    """As the file has them where they are packed so; others, floating-point ones among them, in 8 bits."""
     INT4 = "int4"
     """Those of more than 4 bits in 4: less to read, and other numbers. For a draft model."""
 

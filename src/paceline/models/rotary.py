@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paceline.kernels.reference import rotary_frequencies
+from paceline.kernels.reference import rotary_frequencies, rotary_periods
 from paceline.models.decoder_config import Rotary
 
 _CHUNK = 512
@@ -17,25 +17,33 @@ def frequencies_of(rotary: Rotary, head_dim: int, factors: NDArray[np.float32] |
     """Return float32 [head_dim / 2], divided by `factors`, a tensor of the file, else by the rotary's own."""
     if factors is None and rotary.factors is not None:
         factors = np.asarray(rotary.factors, np.float32)
-    return rotary_frequencies(head_dim, rotary.base, rotary.linear_factor, factors)
+    if rotary.yarn is None:
+        return rotary_frequencies(head_dim, rotary.base, rotary.linear_factor, factors)
+    periods = rotary_periods(head_dim, rotary.base)
+    return rotary.yarn.frequencies(periods if factors is None else periods * factors, rotary.base)
 
 
 class RotaryTable:
-    """cos and sin of position x frequency, grown in chunks as positions are asked for."""
+    """cos and sin of position x frequency, times the attention factor, grown in chunks as needed."""
 
     def __init__(
         self, rotary: Rotary, head_dim: int, factors: NDArray[np.float32] | None, device: torch.device
     ) -> None:
         """Take the divisors of the frequencies from `factors` [head_dim / 2], else from `rotary`."""
         self._frequencies = frequencies_of(rotary, head_dim, factors)
+        self._attention_factor = np.float32(rotary.attention_factor)
         self._device = device
         self._cos = torch.empty(0, head_dim // 2, device=device)
         self._sin = self._cos
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin for int64 [num_rows] positions: float32 [num_rows, 1, head_dim / 2] each."""
-        needed = int(positions.max()) + 1 if positions.numel() else 0
-        while self._cos.shape[0] < needed:
+    def at(self, positions: Tensor, end: int) -> tuple[Tensor, Tensor]:
+        """Return cos and sin for int64 [num_rows] positions: float32 [num_rows, 1, head_dim / 2] each.
+
+        Args:
+            positions: on the table's device.
+            end: a number above all of them, known here without asking the device.
+        """
+        while self._cos.shape[0] < end:
             self._grow()
         return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
 
@@ -43,6 +51,8 @@ class RotaryTable:
         start = self._cos.shape[0]
         positions = np.arange(start, start + _CHUNK, dtype=np.float32)
         angles = np.outer(positions, self._frequencies).astype(np.float64)
-        cos = torch.from_numpy(np.cos(angles).astype(np.float32)).to(self._device)
-        sin = torch.from_numpy(np.sin(angles).astype(np.float32)).to(self._device)
+        cos, sin = (
+            torch.from_numpy(turn(angles).astype(np.float32) * self._attention_factor).to(self._device)
+            for turn in (np.cos, np.sin)
+        )
         self._cos, self._sin = torch.cat((self._cos, cos)), torch.cat((self._sin, sin))

@@ -91,8 +91,21 @@ class TensorReader:
         return np.concatenate([self.vector(name, size) for name, size in zip(names, sizes, strict=True)])
 
     def rope_factors(self) -> NDArray[np.float32] | None:
-        """Return divisors of the rotary frequencies, float32 [head_dim / 2], if the file has any."""
-        return self.vector(ROPE_FACTORS, self.config.head_dim // 2) if self.has(ROPE_FACTORS) else None
+        """Return divisors of the rotary frequencies, float32 [head_dim / 2], if the file has any.
+
+        Raises:
+            ModelFileError: one is not a positive number, or they are not as many.
+        """
+        if not self.has(ROPE_FACTORS):
+            return None
+        factors = self.vector(ROPE_FACTORS, self.config.head_dim // 2)
+        if not (np.isfinite(factors) & (factors > 0)).all():
+            raise ModelFileError(
+                given=f"tensor {ROPE_FACTORS!r} in {self._source.where} with values {factors.tolist()}",
+                expected="positive divisors",
+                remedy="Convert or fetch the model anew",
+            )
+        return factors
 
     def read(self, tensor: TensorInfo, out: NDArray[np.float32]) -> None:
         """Decode a tensor into contiguous float32 memory of its shape."""
