@@ -9,7 +9,7 @@ from paceline.errors import CapacityError
 
 
 def test_blocks_leave_and_come_back() -> None:
-    pool = BlockPool(3, 16)
+    pool = BlockPool(3)
     first, second = pool.allocate(), pool.allocate()
     assert (first, second) == (0, 1)
     assert (pool.num_free, pool.num_used) == (1, 2)
@@ -19,7 +19,7 @@ def test_blocks_leave_and_come_back() -> None:
 
 
 def test_a_shared_block_is_free_after_its_last_reference() -> None:
-    pool = BlockPool(1, 16)
+    pool = BlockPool(1)
     block = pool.allocate()
     pool.retain(block)
     pool.release(block)
@@ -29,16 +29,16 @@ def test_a_shared_block_is_free_after_its_last_reference() -> None:
 
 
 def test_an_empty_pool_says_so() -> None:
-    pool = BlockPool(1, 16)
+    pool = BlockPool(1)
     pool.allocate()
     with pytest.raises(CapacityError, match="all 1 KV blocks in use"):
         pool.allocate()
     with pytest.raises(CapacityError, match="at least one block"):
-        BlockPool(0, 16)
+        BlockPool(0)
 
 
 def test_a_free_block_is_not_released_or_shared() -> None:
-    pool = BlockPool(1, 16)
+    pool = BlockPool(1)
     with pytest.raises(ValueError, match="free already"):
         pool.release(0)
     with pytest.raises(ValueError, match="cannot be shared"):
@@ -46,8 +46,8 @@ def test_a_free_block_is_not_released_or_shared() -> None:
 
 
 def test_a_table_takes_all_the_blocks_it_needs_or_none() -> None:
-    pool = BlockPool(3, 4)
-    table, other = BlockTable(pool), BlockTable(pool)
+    pool = BlockPool(3)
+    table, other = BlockTable(pool, 4), BlockTable(pool, 4)
     assert table.reserve(5)
     assert table.block_ids == (0, 1)
     assert not other.reserve(5)
@@ -63,8 +63,8 @@ def test_a_table_takes_all_the_blocks_it_needs_or_none() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=40))
 def test_a_table_holds_what_its_last_call_left(calls: list[tuple[bool, int]]) -> None:
-    pool = BlockPool(8, 4)
-    table = BlockTable(pool)
+    pool = BlockPool(8)
+    table = BlockTable(pool, 4)
     held = 0
     for is_reserve, num_tokens in calls:
         blocks = -(-num_tokens // 4)

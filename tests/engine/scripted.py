@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from paceline.drafters.interface import Drafter, DraftRequest
+from paceline.drafters.model import ModelDrafter
 from paceline.drafters.scripted import ScriptedDrafter
 from paceline.engine.engine import Engine
 from paceline.engine.scheduler import SchedulerLimits
+from paceline.models.interface import CausalModel
+from paceline.models.kv_memory import KVMemory
 from paceline.models.scripted import NextLogits, ScriptedModel, ScriptedVocabulary
 from paceline.records import GenerationResult, Request, SamplingParams, SpeculationParams, StreamChunk
 
@@ -52,8 +55,7 @@ def make_engine(
         model,
         vocabulary,
         drafters or {},
-        num_blocks=num_blocks,
-        block_size=block_size,
+        memory=KVMemory.of_its_own(model, num_blocks, block_size),
         context_length=context_length,
         limits=limits,
         **more,
@@ -119,6 +121,13 @@ def oracle(next_logits: NextLogits, wrong_at: Sequence[int] = (), vocab_size: in
         return drafts
 
     return ScriptedDrafter(script)
+
+
+def draft_model(
+    model: CausalModel, *, num_blocks: int = 64, block_size: int = 16, **more: Any
+) -> ModelDrafter:
+    """A draft model with blocks of its own."""
+    return ModelDrafter(model, KVMemory.of_its_own(model, num_blocks, block_size), **more)
 
 
 def always(*token_ids: int) -> ScriptedDrafter:

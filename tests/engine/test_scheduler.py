@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from paceline.engine.engine import Engine
-from paceline.engine.scheduler import SchedulerLimits
-from paceline.models.scripted import ScriptedModel, ScriptedVocabulary
 from paceline.records import SamplingParams
 from tests.engine.scripted import always, drain, hashed_logits, letters, make_engine, request, speculate
 
@@ -63,14 +60,7 @@ def test_drafts_of_padding_rows_never_reach_the_target() -> None:
         seen.extend(token_ids)
         return [0.0, 1.0, 0.0, 0.0, 9.0, 9.0]
 
-    engine = Engine(
-        ScriptedModel(next_logits, 6),
-        ScriptedVocabulary(letters(4)),
-        {"scripted": always(1, 4, 1)},
-        num_blocks=8,
-        block_size=4,
-        limits=SchedulerLimits(),
-    )
+    engine = make_engine(next_logits, 6, {"scripted": always(1, 4, 1)}, tokens=letters(4))
     engine.submit(request([0], SamplingParams(max_tokens=6), speculate(3)))
     *_, last = drain(engine)
     assert last.result is not None

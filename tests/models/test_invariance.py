@@ -56,8 +56,7 @@ def fill_with_nan(kv: KVStore) -> None:
     if isinstance(kv, NativeKVStore):
         kv.native.halves().fill(np.float16(np.nan).view(np.uint16))
     elif isinstance(kv, PagedKVStore):
-        kv.keys.fill_(torch.nan)
-        kv.values.fill_(torch.nan)
+        kv.rows.fill_(torch.nan)
 
 
 def run(decoder: AnyDecoder, token_ids: Sequence[int], cuts: Sequence[int]) -> torch.Tensor:

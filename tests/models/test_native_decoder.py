@@ -153,7 +153,7 @@ def test_blocks_may_be_multiples_of_the_kernels(tmp_path: Path) -> None:
     assert torch.equal(logits(decoder, token_ids, 48), logits(decoder, token_ids))
     with pytest.raises(ConfigError, match="KV blocks of 8 positions; expected a multiple of 16"):
         decoder.allocate_kv(4, 8)
-    with pytest.raises(CapacityError, match="KV blocks of 16 positions"):
+    with pytest.raises(CapacityError, match="KV blocks of 4,096 bytes"):
         decoder.allocate_kv(2**50, 16)
 
 

@@ -12,17 +12,22 @@ import numpy as np
 import torch
 
 from paceline.models.interface import KVStore, SequenceSlice
+from paceline.models.kv_arena import KVArena, KVLayout
 
 NextLogits = Callable[[Sequence[int]], "np.ndarray | Sequence[float]"]
 
 EMPTY = -1
+TOKEN_BYTES = 8
+"""Of a stored token id."""
 
 
 class ScriptedKV:
-    """Token ids by block and offset; EMPTY where nothing was ever written."""
+    """Token ids by block and offset; EMPTY where nothing was ever written, by any model of the arena."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.token_ids = np.full((num_blocks, block_size), EMPTY, dtype=np.int64)
+    def __init__(self, arena: KVArena, block_size: int) -> None:
+        pages = arena.memory.numpy().view(np.int64)
+        pages.fill(EMPTY)
+        self.token_ids = pages[:, :block_size]
 
     @property
     def num_blocks(self) -> int:
@@ -41,20 +46,42 @@ class ScriptedModel:
     It keeps count of its work: `num_forwards`, and `rows` with the row count of each forward pass.
     """
 
-    def __init__(self, next_logits: NextLogits, vocab_size: int, context_length: int = 4096) -> None:
+    def __init__(
+        self,
+        next_logits: NextLogits,
+        vocab_size: int,
+        context_length: int = 4096,
+        kv_bytes_per_token: int = TOKEN_BYTES,
+    ) -> None:
         self._next_logits = next_logits
+        self._kv_bytes_per_token = kv_bytes_per_token
         self.vocab_size = vocab_size
         self.context_length = context_length
         self.num_forwards = 0
         self.rows: list[int] = []
 
     def kv_bytes_per_token(self) -> int:
-        """Bytes of one stored token id."""
-        return 8
+        """Bytes that a position counts as, of which a stored token id fills the first few."""
+        return self._kv_bytes_per_token
+
+    @property
+    def kv_layout(self) -> KVLayout:
+        """What the model asks of a page of KV memory."""
+        return KVLayout(self._kv_bytes_per_token, TOKEN_BYTES)
+
+    def kv_in(self, arena: KVArena, block_size: int) -> ScriptedKV:
+        """Return a store in pages that other models may share; they are emptied first."""
+        arena.check(self.kv_layout, block_size)
+        return ScriptedKV(arena, block_size)
 
     def allocate_kv(self, num_blocks: int, block_size: int) -> ScriptedKV:
         """Return an empty store."""
-        return ScriptedKV(num_blocks, block_size)
+        page_bytes = block_size * self._kv_bytes_per_token
+        return self.kv_in(KVArena(num_blocks, page_bytes, torch.device("cpu")), block_size)
+
+    def workspace_bytes_for(self, num_rows: int, num_logits: int, num_positions: int) -> int:
+        """Bytes of the logits."""
+        return 4 * num_logits * self.vocab_size
 
     def forward(self, slices: Sequence[SequenceSlice], kv: KVStore) -> torch.Tensor:
         """Store the tokens, read the history back, and apply the function; see `CausalModel.forward`."""
