@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
+from paceline.cache import BlockPool
 from paceline.drafters.interface import Drafter, DraftRequest
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.scripted import ScriptedDrafter
 from paceline.engine.engine import Engine
 from paceline.engine.scheduler import SchedulerLimits
 from paceline.models.interface import CausalModel
+from paceline.models.kv_arena import KVArena, plan_pages
 from paceline.models.kv_memory import KVMemory
 from paceline.models.scripted import NextLogits, ScriptedModel, ScriptedVocabulary
 from paceline.records import GenerationResult, Request, SamplingParams, SpeculationParams, StreamChunk
@@ -34,6 +37,16 @@ def hashed_logits(vocab_size: int, sharpness: float = 3.0) -> NextLogits:
         return np.random.default_rng(seed).normal(size=vocab_size).astype(np.float32) * sharpness
 
     return next_logits
+
+
+def spoiled(next_logits: NextLogits) -> NextLogits:
+    """A draft model that is often right about a target, and often wrong."""
+
+    def spoiled_logits(token_ids: Sequence[int]) -> np.ndarray:
+        logits = np.asarray(next_logits(token_ids))
+        return np.roll(logits, 1) if sum(token_ids) % 3 == 0 else logits
+
+    return spoiled_logits
 
 
 def make_engine(
@@ -60,6 +73,45 @@ def make_engine(
         limits=limits,
         **more,
     )
+
+
+def shared_engine(
+    next_logits: NextLogits,
+    vocab_size: int,
+    draft_logits: NextLogits | None = None,
+    *,
+    num_blocks: int = 64,
+    block_size: int = 4,
+    drafters: Mapping[str, Drafter] | None = None,
+    draft_options: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> tuple[Engine, ModelDrafter]:
+    """An engine whose draft model, with half the KV, has its blocks in the target's pages."""
+    target = ScriptedModel(next_logits, vocab_size, kv_bytes_per_token=16)
+    draft = ScriptedModel(draft_logits or next_logits, vocab_size, kv_bytes_per_token=8)
+    plan = plan_pages([target.kv_layout, draft.kv_layout], block_size)
+    arena, pool = KVArena(num_blocks, plan.page_bytes, torch.device("cpu")), BlockPool(num_blocks)
+    memory, draft_memory = (
+        KVMemory(model.kv_in(arena, size), pool, owner)
+        for model, size, owner in zip((target, draft), plan.block_sizes, ("target", "draft"), strict=True)
+    )
+    drafter = ModelDrafter(draft, draft_memory, **(draft_options or {}))
+    vocabulary = ScriptedVocabulary(letters(vocab_size))
+    engine = Engine(target, vocabulary, {"model": drafter, **(drafters or {})}, memory=memory, **more)
+    return engine, drafter
+
+
+def check_pool(pool: BlockPool) -> None:
+    """Every block is blank, cached or held, and only one of these; what is known can be found."""
+    blank, cached = set(pool._blank), set(pool._cached)
+    held = {block for block, count in enumerate(pool._references) if count}
+    assert len(pool._blank) == len(blank)
+    assert blank | cached | held == set(range(pool.num_blocks))
+    assert len(blank) + len(cached) + len(held) == pool.num_blocks
+    assert pool.num_used == len(held)
+    assert {block: key for key, block in pool._block_of.items()} == pool._key_of
+    assert cached <= set(pool._key_of)
+    assert not blank & set(pool._key_of)
 
 
 def request(

@@ -47,8 +47,9 @@ class EngineSettings(BaseModel):
     """Rows of one step, all sequences together."""
     prefill_chunk: int = Field(256, ge=1)
     """Most prompt rows of one sequence in one step."""
-    mixed_prefill: int = Field(64, ge=1)
-    """Most prompt rows of a step, all sequences together, in which other sequences decode."""
+    mixed_prefill_ratio: float = Field(1.5, ge=0.0, allow_inf_nan=False)
+    """Prompt rows for each other row of a step in which sequences decode; such a step takes at most 1 + this
+    times as long as it would without prompts. Eight rows there are always."""
     max_overtaking_s: float = Field(1.0, ge=0.0, allow_inf_nan=False)
     """A waiting request that does not fit the KV memory is overtaken by later ones that do, until it has
     waited this many seconds."""

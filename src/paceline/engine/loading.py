@@ -75,7 +75,7 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
             settings.max_num_seqs,
             settings.max_num_batched_tokens,
             settings.prefill_chunk,
-            settings.mixed_prefill,
+            settings.mixed_prefill_ratio,
             settings.max_overtaking_s,
         ),
     )

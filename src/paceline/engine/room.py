@@ -42,9 +42,9 @@ class Room:
             sequence.table.clear()
             return False
         sequence.num_computed_tokens = num_known
-        if sequence.num_cached_tokens is None and sequence.table.shares:
+        if not sequence.was_preempted and sequence.table.shares:
+            sequence.num_cached_tokens = num_known
             self._memory.count_prefix(len(sequence.token_ids), num_known)
-        sequence.num_cached_tokens = sequence.num_cached_tokens or num_known
         return True
 
     def catch_up(self, sequence: Sequence) -> bool:
@@ -53,7 +53,11 @@ class Room:
         Returns:
             Whether to go on from there; not if the next block is computed in this very step.
         """
-        sequence.num_computed_tokens = sequence.table.match(sequence.token_ids, sequence.num_computed_tokens)
+        num_known = sequence.table.match(sequence.token_ids, sequence.num_computed_tokens)
+        if not sequence.was_preempted:
+            sequence.num_cached_tokens += num_known - sequence.num_computed_tokens
+            self._memory.count_prefix(0, num_known - sequence.num_computed_tokens)
+        sequence.num_computed_tokens = num_known
         key = sequence.table.key_at(sequence.token_ids, sequence.num_computed_tokens)
         return key is None or key not in self._computing
 

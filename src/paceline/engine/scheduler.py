@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from paceline.engine.room import Room
 from paceline.engine.sequence import Sequence, SequenceStatus
+
+MIN_MIXED_PREFILL = 8
+"""Prompt rows that a step always has room for: few rows cost little more than reading the weights does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,9 @@ class SchedulerLimits:
     """Rows of one step, drafts included."""
     prefill_chunk: int = 256
     """Most prompt rows of one sequence in one step."""
-    mixed_prefill: int = 64
-    """Most prompt rows of a step, all sequences together, in which other sequences decode."""
+    mixed_prefill_ratio: float = 1.5
+    """Prompt rows for each other row of a step in which sequences decode. A row more never costs more than one
+    of those before it did on average, so the step takes at most 1 + this times as long as without prompts."""
     max_overtaking_s: float = 1.0
     """A request that does not fit is overtaken by later ones that do, until it has waited this long."""
 
@@ -191,21 +196,28 @@ class _Rows:
     """The rows of one step: one for each sequence that decodes, then those of prompts, then drafts."""
 
     def __init__(self, limits: SchedulerLimits, num_decoding: int, *, has_prompts: bool) -> None:
+        self._ratio = limits.mixed_prefill_ratio
         self._num_decoding = min(num_decoding, limits.max_num_batched_tokens)
+        self._num_beside_prompts = self._num_decoding
+        self._num_of_prompts = 0
         self._left = limits.max_num_batched_tokens - self._num_decoding
-        self._prompts_left = limits.mixed_prefill if num_decoding else self._left
         # Kept from drafts, but never more than half: a short prompt should not end all drafting.
-        self._kept = min(self._prompts_left, -(-self._left // 2)) if has_prompts else 0
+        self._kept = min(self._most_of_prompts(), -(-self._left // 2)) if has_prompts else 0
 
     @property
     def num_for_prompts(self) -> int:
         """Rows that prompts may take."""
-        return min(self._prompts_left, self._left)
+        return min(self._most_of_prompts() - self._num_of_prompts, self._left)
 
     @property
     def num_for_drafts(self) -> int:
         """Rows that drafts may take."""
         return max(0, self._left - self._kept)
+
+    def _most_of_prompts(self) -> int:
+        if not self._num_beside_prompts:
+            return self._left + self._num_of_prompts
+        return max(MIN_MIXED_PREFILL, math.ceil(self._ratio * self._num_beside_prompts))
 
     def take_decoding(self) -> bool:
         """Take one row; False if there is none."""
@@ -215,11 +227,12 @@ class _Rows:
     def take_drafts(self, count: int) -> None:
         """Take rows for drafts."""
         self._left -= count
+        self._num_beside_prompts += count
 
     def take_prompt(self, count: int) -> None:
         """Take rows for a prompt."""
         self._left -= count
-        self._prompts_left -= count
+        self._num_of_prompts += count
 
 
 def _age(sequence: Sequence) -> int:

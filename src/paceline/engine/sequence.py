@@ -48,8 +48,9 @@ class Sequence:
         self.token_ids = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
-        self.num_cached_tokens: int | None = None
-        """Tokens that were computed for others before it first ran; none until then."""
+        self.num_cached_tokens = 0
+        """Tokens of the prompt that were computed for others."""
+        self.was_preempted = False
         # Prompt and output together may not pass this: max_tokens or the context, whichever ends first.
         self.max_total_tokens = max_total_tokens
         self.finish_reason: FinishReason | None = None
@@ -99,4 +100,5 @@ class Sequence:
         """Give all blocks back; what is not found again is computed again, to the same bits."""
         self.table.clear()
         self.num_computed_tokens = 0
+        self.was_preempted = True
         self.status = SequenceStatus.WAITING

@@ -64,7 +64,7 @@ class KVArena:
             self.memory = _allocate(num_pages, page_bytes, device)
         except (RuntimeError, MemoryError) as error:
             raise CapacityError(
-                given=f"{num_pages} KV blocks of {page_bytes:,} bytes ({error or 'out of memory'})",
+                given=f"{num_pages} KV blocks of {page_bytes:,} bytes ({str(error) or 'out of memory'})",
                 expected=f"a KV memory that {device} can hold",
                 remedy="Ask for fewer blocks, or lower kv_memory (--kv-memory)",
             ) from error
