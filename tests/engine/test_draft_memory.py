@@ -1,4 +1,4 @@
-"""Draft blocks come from the target's pool: held while a sequence speculates, given back before anyone waits."""
+"""Draft blocks come from the target's pool: held while a sequence speculates, given back when it is short."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def test_drafts_give_way_to_a_newcomer() -> None:
     engine.step()
     assert drafter.num_held_blocks > 0
     submit(engine, "b", 32, 1, OFF)  # 8 blocks, and one for the runner; 8 are free
-    assert any(chunk.request_id == "b" for chunk in engine.step())
+    engine.step()
+    assert engine._scheduler.num_running == 2
+    assert drafter.num_held_blocks == 0
     drain(engine)
 
 
@@ -157,13 +159,11 @@ def test_draft_weights_may_be_unloaded_and_loaded_again_while_requests_run() -> 
     loader = Loader()
     engine, drafter = shared_engine(LOGITS, V, spoiled(LOGITS), draft_options={"reload": loader})
     model = weakref.ref(drafter._model)
-    expected, before = (
-        outcome(run(make_engine(LOGITS, V), request([1, 2, 3], SamplingParams(max_tokens=60)))[0]),
-        [],
-    )
-    engine.submit(request([1, 2, 3], SamplingParams(max_tokens=60), ON))
+    params = SamplingParams(max_tokens=60)
+    expected = outcome(run(make_engine(LOGITS, V), request([1, 2, 3], params))[0])
+    engine.submit(request([1, 2, 3], params, ON))
     for _ in range(5):
-        before += engine.step()
+        engine.step()
     engine.unload_drafter("model")
     gc.collect()
     assert model() is None

@@ -1,4 +1,4 @@
-"""Random arrivals, aborts, drafts and budgets over a scripted target, against a plain decoder of ten lines."""
+"""Random arrivals, aborts, drafts and budgets over a scripted target, against ten lines of plain decoding."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class SchedulerLimits:
     prefill_chunk: int = 256
     """Most prompt rows of one sequence in one step."""
     mixed_prefill_ratio: float = 1.5
-    """Prompt rows for each other row of a step in which sequences decode. A row more never costs more than one
-    of those before it did on average, so the step takes at most 1 + this times as long as without prompts."""
+    """Prompt rows for each other row of a step in which sequences decode. A row more never costs more than
+    those before it did on average, so the step takes at most 1 + this times as long as without prompts."""
     max_overtaking_s: float = 1.0
     """A request that does not fit is overtaken by later ones that do, until it has waited this long."""
 
