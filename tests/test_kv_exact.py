@@ -103,7 +103,7 @@ def test_prefix_hits(tiny: Pair, llm: LLM, plain: Plain, speculation: Speculatio
 
 
 @pytest.mark.parametrize("chunk", [7, 16, 33])
-def test_chunk_borders(tiny: Pair, plain: Plain, temperature: float, chunk: int) -> None:
+def test_chunk_borders(tiny: Pair, plain: Plain, chunk: int) -> None:
     """Some prompts join while others decode; some find what others computed."""
     with tiny.load(prefill_chunk=chunk, max_num_batched_tokens=40, mixed_prefill_ratio=0.7) as llm:
         results = llm.generate(tiny.prompts, PARAMS)
