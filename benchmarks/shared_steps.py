@@ -3,7 +3,7 @@ speculation adds to the time to the first token.
 
     python -m benchmarks.shared_steps --target qwen2.5-coder-1.5b-instruct --draft qwen2.5-coder-0.5b-instruct
 
-One JSON object. Intervals are those between a stream's chunks, which speculation may make several tokens
+A JSON object a line. Intervals are those between a stream's chunks, which speculation may make several tokens
 long; the prompts are the repository's own pages. For the time to the first token speculation on and off take
 turns, and medians are of all rounds.
 """
@@ -26,6 +26,7 @@ from paceline.records import GenerationResult, SamplingParams, SpeculationParams
 ROOT = Path(__file__).parents[1]
 OFF = SpeculationParams(enabled=False)
 NUM_STREAMS = 7
+PARTS = ("joining-off", "joining-on", "sharing", "first-token")
 
 
 def text_ids(llm: LLM) -> list[int]:
@@ -125,18 +126,18 @@ def main() -> None:
     parser.add_argument("--draft", required=True)
     parser.add_argument("--num-prompt", type=int, default=2000, help="length of the prompt that joins")
     parser.add_argument("--mixed-prefill-ratio", type=float, default=1.5)
+    parser.add_argument("--only", choices=PARTS, nargs="*", default=PARTS)
     options = parser.parse_args()
     settings = {"context_length": 4096, "mixed_prefill_ratio": options.mixed_prefill_ratio}
     with LLM(options.target, options.draft, **settings) as llm:
-        report = {
-            "a prompt joins, speculation off": joining(llm, options.num_prompt, OFF),
-            "a prompt joins, speculation on": joining(
-                llm, options.num_prompt, llm.settings.speculation_params
-            ),
-            "two share 500 tokens": sharing(llm, 500, 64),
-            "first token of 300": first_tokens(llm, 300, 5),
+        parts = {
+            "joining-off": lambda: joining(llm, options.num_prompt, OFF),
+            "joining-on": lambda: joining(llm, options.num_prompt, llm.settings.speculation_params),
+            "sharing": lambda: sharing(llm, 500, 64),
+            "first-token": lambda: first_tokens(llm, 300, 5),
         }
-    print(json.dumps(report, indent=1))
+        for name in options.only:
+            print(json.dumps({"part": name, **parts[name]()}), flush=True)
 
 
 if __name__ == "__main__":
