@@ -63,7 +63,7 @@ def test_both_models_may_use_the_whole_budget() -> None:
     assert target.pool is draft.pool
     assert target.pool.num_blocks == 20_000 // (16 * 4)
     assert (target.block_size, draft.block_size) == (4, 8)
-    assert target.store.token_ids.base is not None  # type: ignore[attr-defined]
+    assert target.store.entries.base is not None  # type: ignore[attr-defined]
 
 
 def test_by_default_it_is_a_share_of_what_weights_and_work_leave_free() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -19,6 +19,7 @@ from tests.engine.scripted import OFF, check_pool, hashed_logits, request, share
 V = 8
 LOGITS = hashed_logits(V, sharpness=1.0)
 NUM_STEPS = 3000
+MOST_PROMPT = 40
 
 
 def plain_decode(prompt: list[int], num_tokens: int, temperature: float, seed: int) -> list[int]:
@@ -40,12 +41,14 @@ class Arrival:
     drafter: str
     k: int
     abort_after: int | None
+    is_next_turn: bool
+    """Whether the prompt of the arrival before it, and its answer, stand before the prompt."""
 
 
 PREFIXES = ([], [1, 2, 3, 4, 5, 6, 7, 0] * 2, [1, 2, 3, 4, 5, 6, 7, 0, 3, 3, 3, 3])
 arrivals = st.builds(
     Arrival,
-    step=st.integers(0, 25),
+    step=st.integers(0, 60),
     prompt=st.builds(
         lambda prefix, rest: [*prefix, *rest],
         st.sampled_from(PREFIXES),
@@ -56,7 +59,22 @@ arrivals = st.builds(
     drafter=st.sampled_from(["model", "suffix", "random", "off"]),
     k=st.integers(0, 6),
     abort_after=st.one_of(st.none(), st.none(), st.integers(0, 12)),
+    is_next_turn=st.booleans(),
 )
+
+
+def with_history(traffic: list[Arrival]) -> list[Arrival]:
+    """Put conversations together, as far as they stay short."""
+    done: list[Arrival] = []
+    for i, one in enumerate(traffic):
+        if one.is_next_turn and done:
+            last = done[-1]
+            answer = plain_decode(last.prompt, last.num_tokens, last.temperature, i - 1)
+            prompt = [*last.prompt, *answer, *one.prompt[:3]]
+            if len(prompt) <= MOST_PROMPT:
+                one = replace(one, prompt=prompt, step=max(one.step, last.step + 1))
+        done.append(one)
+    return done
 
 
 @settings(max_examples=80, deadline=None)
@@ -80,6 +98,7 @@ def test_every_request_ends_with_its_own_answer(
     overtaking_s: float,
     seed: int,
 ) -> None:
+    traffic = with_history(traffic)
     rng, clock = np.random.default_rng(seed), ManualClock()
     limits = SchedulerLimits(max_num_seqs, max_num_seqs + more_rows, chunk, ratio, overtaking_s)
     engine, drafter = shared_engine(
