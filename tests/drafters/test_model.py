@@ -97,7 +97,7 @@ def test_drafting_stops_at_an_end_token() -> None:
 
 
 def test_without_room_nothing_is_proposed_and_nothing_is_held() -> None:
-    drafter = make(ScriptedModel(CYCLE, V), num_blocks=2)
+    drafter = make(ScriptedModel(CYCLE, V), num_blocks=3)
     small, large = ask([1, 2], 2, sequence_id=1), ask([i % 8 for i in range(9)], 2, sequence_id=2)
     assert [a.token_ids for a in drafter.propose([small, large])] == [(3, 4), ()]
     assert drafter.pool.num_used == 1

@@ -104,11 +104,15 @@ def test_the_youngest_drafts_give_way_first() -> None:
 
 
 def test_a_sequence_is_not_begun_where_the_target_will_soon_need_the_room() -> None:
-    engine, drafter = shared_engine(LOGITS, V, num_blocks=16, draft_options={"num_spare_blocks": 8})
-    submit(engine, "a", 20, 12)
-    (result,) = [c.result for c in drain(engine) if c.result]
-    assert result.speculation.num_drafted == 0
-    assert drafter._model.num_forwards == 0  # type: ignore[union-attr]
+    """At 21 tokens and three drafts: six blocks for the target, three for the draft, and a spare one."""
+    for num_blocks, is_begun in ((9, False), (10, True)):
+        engine, drafter = shared_engine(LOGITS, V, num_blocks=num_blocks)
+        submit(engine, "a", 20, 12)
+        engine.step()
+        engine.step()
+        assert drafter.num_held_blocks == 3 * is_begun
+        (result,) = [c.result for c in drain(engine) if c.result]
+        assert (result.speculation.num_drafted > 0) is is_begun
 
 
 def test_without_speculation_the_target_may_use_the_whole_memory() -> None:

@@ -74,7 +74,6 @@ def test_no_page_leaks_from_a_shared_pool() -> None:
         spoiled(LOGITS),
         num_blocks=30,
         limits=SchedulerLimits(max_num_seqs=8, prefill_chunk=16),
-        draft_options={"num_spare_blocks": 2},
     )
     num_held = 0
     for i in range(200):

@@ -110,7 +110,7 @@ def test_every_request_ends_with_its_own_answer(
             "suffix": SuffixDrafter(1),
             "random": ScriptedDrafter(lambda asked: rng.integers(0, V, asked.draft_length).tolist()),
         },
-        draft_options={"prefill_chunk": 8, "num_spare_blocks": max_num_seqs},
+        draft_options={"prefill_chunk": 8},
         limits=limits,
         clock=clock,
     )

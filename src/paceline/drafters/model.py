@@ -71,8 +71,6 @@ class ModelDrafter:
         memory: its blocks, perhaps in the target's pages.
         end_token_ids: tokens after which drafting on is pointless.
         prefill_chunk: most rows of a forward pass over a prompt.
-        num_spare_blocks: a sequence is not begun unless this many blocks stay free for the target: what is
-            reclaimed in the next step was computed for nothing.
         reload: loads the model's weights again, to the same bits; without it they cannot be unloaded.
     """
 
@@ -85,14 +83,12 @@ class ModelDrafter:
         *,
         end_token_ids: frozenset[int] = frozenset(),
         prefill_chunk: int = PREFILL_CHUNK,
-        num_spare_blocks: int = 0,
         reload: Callable[[], CausalModel] | None = None,
     ) -> None:
         self._model: CausalModel | None = model
         self._memory = memory
         self._end_token_ids = end_token_ids
         self._prefill_chunk = prefill_chunk
-        self._num_spare_blocks = num_spare_blocks
         self._reload = reload
         self._drafts: dict[int, _Draft] = {}
 
@@ -173,7 +169,8 @@ class ModelDrafter:
         """
         if self._model is None:
             return [DraftProposal() for _ in requests]
-        active = [(request, draft) for request in requests if (draft := self._begin(request)) is not None]
+        begun = [(request, self._begin(request, num_spare=len(requests))) for request in requests]
+        active = [(request, draft) for request, draft in begun if draft is not None]
         drafting, chunks = self._share_prefill(active)
         while drafting or chunks:
             logits = self._forward([self._pending(request, draft) for request, draft in drafting] + chunks)
@@ -184,13 +181,17 @@ class ModelDrafter:
         proposed = {id(request): self._proposal(request, draft) for request, draft in active}
         return [proposed.get(id(request), DraftProposal()) for request in requests]
 
-    def _begin(self, request: DraftRequest) -> _Draft | None:
+    def _begin(self, request: DraftRequest, num_spare: int) -> _Draft | None:
+        """Hold blocks for a proposal, and for a new sequence only if a spare one stays free for everybody.
+
+        Else the target would need them within a few steps, and what was computed would have been for nothing.
+        """
         assert self._model is not None
         draft = self._drafts.get(request.sequence_id) or self._begin_sequence(request)
         draft.begin(request.token_ids)
         draft.table.publish(request.token_ids, draft.num_confirmed)
         num_positions = len(request.token_ids) + request.draft_length - 1
-        spare = 0 if draft.has_begun else self._num_spare_blocks
+        spare = 0 if draft.has_begun else num_spare
         has_room = draft.table.num_missing(num_positions) + spare <= self.pool.num_free
         if num_positions > self._model.context_length or not has_room:
             self.release(request.sequence_id)

@@ -62,7 +62,6 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
             draft.model,
             draft_memory[0],
             end_token_ids=target.tokenizer.eos_ids,
-            num_spare_blocks=settings.max_num_seqs,
             reload=lambda: _load_draft_model(settings).model,
         )
     engine = Engine(
