@@ -6,6 +6,7 @@
 #include <string>
 
 #include "linear.h"
+#include "model_batch.h"
 #include "pool.h"
 
 namespace paceline {
@@ -63,56 +64,6 @@ void check_head(const DecoderShape &shape, const DecoderWeights &weights) {
 }
 
 }  // namespace
-
-// A forward pass laid out as rows.
-struct Model::Batch {
-    Batch(const DecoderShape &shape, const std::vector<DecoderLayer> &layers, const std::vector<SequenceRows> &sequences,
-          const KvStore &kv) {
-        std::vector<AttentionSlice> slices;
-        for (const SequenceRows &sequence : sequences) {
-            const size_t count = sequence.token_ids.size();
-            const std::vector<std::int32_t> &ids = block_ids.emplace_back(kernel_blocks(sequence, kv));
-            slices.push_back({static_cast<int>(token_ids.size()), static_cast<int>(count), sequence.start, ids.data()});
-            for (size_t i = 0; i < count; ++i) {
-                const size_t position = static_cast<size_t>(sequence.start) + i;
-                token_ids.push_back(sequence.token_ids[i]);
-                positions.push_back(static_cast<std::int64_t>(position));
-                blocks.push_back(static_cast<size_t>(ids[position / kv_block_size]));
-            }
-            for (size_t i = count - sequence.num_logits; i < count; ++i)
-                wanted.push_back(token_ids.size() - count + i);
-        }
-        for (const DecoderLayer &layer : layers) {
-            const auto known = std::find(windows.begin(), windows.end(), layer.window);
-            plan_of_layer.push_back(static_cast<size_t>(known - windows.begin()));
-            if (known != windows.end()) continue;
-            windows.push_back(layer.window);
-            plans.emplace_back(
-                AttentionShape{shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.score_scale, layer.window},
-                slices.data(), slices.size());
-        }
-    }
-
-    static std::vector<std::int32_t> kernel_blocks(const SequenceRows &sequence, const KvStore &kv) {
-        std::vector<std::int32_t> ids;
-        for (const std::int32_t page : sequence.pages)
-            for (size_t block = 0; block < kv.blocks_per_page(); ++block)
-                ids.push_back(kv.block_id(static_cast<size_t>(page), block));
-        return ids;
-    }
-
-    size_t num_rows() const { return token_ids.size(); }
-    const AttentionPlan &plan(size_t layer) const { return plans[plan_of_layer[layer]]; }
-
-    std::vector<std::vector<std::int32_t>> block_ids;  // of each sequence, as kernels number them; plans point here
-    std::vector<std::int32_t> token_ids;
-    std::vector<std::int64_t> positions;
-    std::vector<size_t> blocks;  // KV block of each row
-    std::vector<size_t> wanted;  // rows whose logits are wanted
-    std::vector<int> windows;
-    std::vector<AttentionPlan> plans;  // one a window
-    std::vector<size_t> plan_of_layer;
-};
 
 Model::Model(const DecoderShape &shape, DecoderWeights weights) : shape_(shape), weights_(std::move(weights)) {
     require(shape.hidden_size % group_inputs == 0 && shape.inner_size % group_inputs == 0 &&

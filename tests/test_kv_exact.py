@@ -7,6 +7,8 @@ Tiny random models of two kernels run all of it; a real one a part.
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from paceline import LLM, SamplingParams, SpeculationParams
+from paceline.drafters.model import ModelDrafter
 from paceline.records import GenerationResult
 from tests.tiny_models import TinyModel
 
@@ -131,7 +134,12 @@ def test_unloading_the_draft_model(tiny: Pair, llm: LLM, plain: Plain) -> None:
     step = 0
     while engine.has_work:
         if step == 6:
+            drafter = engine.drafters["model"]
+            assert isinstance(drafter, ModelDrafter)
+            model = weakref.ref(drafter._model)
             engine.unload_drafter("model")
+            gc.collect()
+            assert model() is None  # nothing else holds the weights
         if step == 14:
             engine.load_drafter("model")
         done = {numbered[c.request_id]: c.result for c in engine.step() if c.result is not None}
