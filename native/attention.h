@@ -55,6 +55,8 @@ class AttentionPlan {
     std::size_t num_tasks() const { return tasks_.size(); }
     std::size_t num_rows() const { return tile_of_row_.size(); }
     std::size_t scratch_size() const { return scratch_size_; }  // floats
+    // The most that it can be for so many rows of sequences of so many positions.
+    static std::size_t most_scratch(const AttentionShape &shape, std::size_t num_rows, std::size_t num_positions);
 
     void attend(const AttentionBuffers &buffers, std::size_t task) const;
     // Leaves the row's answer in buffers.out.

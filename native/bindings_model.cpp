@@ -157,14 +157,14 @@ void make_model(PyModel *self, size_t hidden_size, size_t inner_size, int num_he
     new (self) PyModel{std::make_unique<Model>(shape, std::move(weights))};
 }
 
-// Token ids, start, block ids, number of logits.
+// Token ids, start, pages, number of logits.
 using Sequence = std::tuple<std::vector<std::int32_t>, int, std::vector<std::int32_t>, size_t>;
 
 LogitsPool::Array forward(PyModel &self, std::vector<Sequence> slices, KvStore &kv) {
     std::vector<SequenceRows> sequences;
     size_t num_logits = 0;
-    for (auto &[token_ids, start, block_ids, wanted] : slices) {
-        sequences.push_back({start, std::move(token_ids), std::move(block_ids), wanted});
+    for (auto &[token_ids, start, pages, wanted] : slices) {
+        sequences.push_back({start, std::move(token_ids), std::move(pages), wanted});
         num_logits += wanted;
     }
     LogitsPool::Array logits = self.logits->lease(num_logits, self.model->vocab_size());
@@ -176,8 +176,23 @@ LogitsPool::Array forward(PyModel &self, std::vector<Sequence> slices, KvStore &
     return logits;
 }
 
+using KvMemory = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+KvStore kv_in(const PyModel &self, KvMemory pages, size_t blocks_per_page) {
+    return self.model->kv_in(pages.data(), pages.shape(0), pages.shape(1), blocks_per_page,
+                             std::make_shared<KvMemory>(pages));
+}
+
+// Not touched: the system gives it page by page as it is written.
+nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<2>> allocate_pages(size_t num_pages, size_t page_bytes) {
+    if (page_bytes && num_pages > std::numeric_limits<std::ptrdiff_t>::max() / page_bytes) throw std::bad_alloc();
+    auto *memory = new Memory(allocate(num_pages * page_bytes));
+    const nb::capsule owner(memory, [](void *p) noexcept { delete static_cast<Memory *>(p); });
+    return {memory->get(), {num_pages, page_bytes}, owner};
+}
+
 nb::ndarray<nb::numpy, std::uint16_t, nb::ndim<1>> halves(KvStore &self) {
-    return {self.keys(0), {self.num_bytes() / sizeof(std::uint16_t)}, nb::handle()};
+    return {self.halves(), {self.num_bytes() / sizeof(std::uint16_t)}, nb::handle()};
 }
 
 std::map<std::string, double> stage_seconds(const PyModel &self) {
@@ -189,8 +204,10 @@ std::map<std::string, double> stage_seconds(const PyModel &self) {
 }  // namespace
 
 void bind_model(nb::module_ &module) {
+    module.def("allocate_pages", &allocate_pages, "num_pages"_a, "page_bytes"_a,
+               "Memory that nothing has been written to, uint8 [num_pages, page_bytes]; MemoryError if there is none.");
     nb::class_<KvStore>(module, "KvStore", "Paged keys and values of one decoder, halves.")
-        .def_prop_ro("num_blocks", &KvStore::num_blocks)
+        .def_prop_ro("num_pages", &KvStore::num_pages)
         .def_prop_ro("nbytes", &KvStore::num_bytes)
         .def("halves", &halves, nb::keep_alive<0, 1>(), "All of it, uint16 bits, for inspection and tests.");
     nb::class_<DecoderLayer>(module, "DecoderLayer", "Weights of one layer of a decoder.")
@@ -205,10 +222,18 @@ void bind_model(nb::module_ &module) {
         .def_prop_ro("weight_bytes", [](const PyModel &self) { return self.model->weight_bytes(); })
         .def_prop_ro("workspace_bytes",
                      [](const PyModel &self) { return self.model->workspace_bytes() + self.logits->num_bytes(); })
-        .def("allocate_kv", [](const PyModel &self, size_t num_blocks) { return self.model->allocate_kv(num_blocks); },
-             "num_blocks"_a)
+        .def("workspace_bytes_for",
+             [](const PyModel &self, size_t num_rows, size_t num_logits, size_t num_positions) {
+                 return self.model->workspace_bytes(num_rows, num_logits, num_positions);
+             },
+             "num_rows"_a, "num_logits"_a, "num_positions"_a,
+             "Most bytes of memory that passes of so many rows and logits share, sequences being of so many positions.")
+        .def_prop_ro("kv_unit_bytes", [](const PyModel &self) { return self.model->kv_unit_bytes(); },
+                     "What a page of KV must be a multiple of.")
+        .def("kv_in", &kv_in, "pages"_a.noconvert(), "blocks_per_page"_a,
+             "Keys and values in memory [num_pages, page_bytes], blocks of 16 positions side by side in each page.")
         .def("forward", &forward, "sequences"_a, "kv"_a,
-             "Run (token ids, start, block ids, number of logits) each; float32 [sum of logits, vocab]. Not to be written "
+             "Run (token ids, start, pages, number of logits) each; float32 [sum of logits, vocab]. Not to be written "
              "to: what a reduced head lacks is minus infinity from the beginning.")
         .def("stage_seconds", &stage_seconds, "Seconds spent in each stage of all forward passes since the last reset.")
         .def("reset_stages", [](PyModel &self) { self.model->reset_stages(); });

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "linear.h"
+#include "model_batch.h"
 #include "pool.h"
 
 namespace paceline {
@@ -64,46 +65,6 @@ void check_head(const DecoderShape &shape, const DecoderWeights &weights) {
 
 }  // namespace
 
-// A forward pass laid out as rows.
-struct Model::Batch {
-    Batch(const DecoderShape &shape, const std::vector<DecoderLayer> &layers, const std::vector<SequenceRows> &sequences) {
-        std::vector<AttentionSlice> slices;
-        for (const SequenceRows &sequence : sequences) {
-            const size_t count = sequence.token_ids.size();
-            slices.push_back({static_cast<int>(token_ids.size()), static_cast<int>(count), sequence.start,
-                              sequence.block_ids.data()});
-            for (size_t i = 0; i < count; ++i) {
-                const size_t position = static_cast<size_t>(sequence.start) + i;
-                token_ids.push_back(sequence.token_ids[i]);
-                positions.push_back(static_cast<std::int64_t>(position));
-                blocks.push_back(static_cast<size_t>(sequence.block_ids[position / kv_block_size]));
-            }
-            for (size_t i = count - sequence.num_logits; i < count; ++i)
-                wanted.push_back(token_ids.size() - count + i);
-        }
-        for (const DecoderLayer &layer : layers) {
-            const auto known = std::find(windows.begin(), windows.end(), layer.window);
-            plan_of_layer.push_back(static_cast<size_t>(known - windows.begin()));
-            if (known != windows.end()) continue;
-            windows.push_back(layer.window);
-            plans.emplace_back(
-                AttentionShape{shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.score_scale, layer.window},
-                slices.data(), slices.size());
-        }
-    }
-
-    size_t num_rows() const { return token_ids.size(); }
-    const AttentionPlan &plan(size_t layer) const { return plans[plan_of_layer[layer]]; }
-
-    std::vector<std::int32_t> token_ids;
-    std::vector<std::int64_t> positions;
-    std::vector<size_t> blocks;  // KV block of each row
-    std::vector<size_t> wanted;  // rows whose logits are wanted
-    std::vector<int> windows;
-    std::vector<AttentionPlan> plans;  // one a window
-    std::vector<size_t> plan_of_layer;
-};
-
 Model::Model(const DecoderShape &shape, DecoderWeights weights) : shape_(shape), weights_(std::move(weights)) {
     require(shape.hidden_size % group_inputs == 0 && shape.inner_size % group_inputs == 0 &&
                 shape.mixed_size() % group_inputs == 0,
@@ -128,8 +89,14 @@ size_t Model::weight_bytes() const {
     return sum;
 }
 
-KvStore Model::allocate_kv(size_t num_blocks) const {
-    return KvStore(num_layers(), num_blocks, static_cast<size_t>(shape_.num_kv_heads), static_cast<size_t>(shape_.head_dim));
+size_t Model::kv_unit_bytes() const {
+    return static_cast<size_t>(shape_.num_kv_heads * shape_.head_dim * kv_block_size) * sizeof(std::uint16_t);
+}
+
+KvStore Model::kv_in(std::uint8_t *memory, size_t num_pages, size_t page_bytes, size_t blocks_per_page,
+                     std::shared_ptr<const void> owner) const {
+    return KvStore(num_layers(), static_cast<size_t>(shape_.num_kv_heads), static_cast<size_t>(shape_.head_dim),
+                   blocks_per_page, memory, num_pages, page_bytes, std::move(owner));
 }
 
 void Model::check(const std::vector<SequenceRows> &sequences, const KvStore &kv) const {
@@ -141,36 +108,51 @@ void Model::check(const std::vector<SequenceRows> &sequences, const KvStore &kv)
         const size_t count = sequence.token_ids.size();
         require(sequence.start >= 0, "a sequence starts at a negative position");
         require(sequence.num_logits <= count, "more logits than rows");
-        require(static_cast<size_t>(sequence.start) + count <= sequence.block_ids.size() * kv_block_size,
-                std::to_string(sequence.block_ids.size()) + " blocks do not cover " +
+        require(static_cast<size_t>(sequence.start) + count <= sequence.pages.size() * kv.positions_per_page(),
+                std::to_string(sequence.pages.size()) + " blocks do not cover " +
                     std::to_string(static_cast<size_t>(sequence.start) + count) + " positions");
-        require(in_range(sequence.block_ids, kv.num_blocks()), "a block id is out of range");
+        require(in_range(sequence.pages, kv.num_pages()), "a block id is out of range");
         require(in_range(sequence.token_ids, weights_.embedding.num_tokens), "a token id is out of range");
     }
 }
 
+// Everything that a pass keeps for each row; `each` is told of a buffer and of the width of its rows.
+template <class Each>
+void Model::for_row_buffers(Workspace &ws, Each each) const {
+    const size_t hidden = shape_.hidden_size, inner = shape_.inner_size;
+    const size_t angles = static_cast<size_t>(shape_.head_dim / 2) * weights_.rotaries.size();
+    each(ws.hidden, hidden);
+    each(ws.part, hidden);
+    each(ws.qkv, shape_.qkv_size());
+    each(ws.mixed, shape_.mixed_size());
+    each(ws.gate_up, 2 * inner);
+    each(ws.cos, angles);
+    each(ws.sin, angles);
+    each(ws.hidden_groups, hidden);
+    each(ws.mixed_groups, shape_.mixed_size());
+    each(ws.inner_groups, inner);
+}
+
 void Model::reserve(const Batch &batch) {
-    const size_t num_rows = batch.num_rows(), hidden = shape_.hidden_size, inner = shape_.inner_size;
-    const auto half_head = static_cast<size_t>(shape_.head_dim / 2);
-    Workspace &ws = workspace_;
-    ws.hidden.reserve(num_rows, hidden);
-    ws.part.reserve(num_rows, hidden);
-    ws.qkv.reserve(num_rows, shape_.qkv_size());
-    ws.mixed.reserve(num_rows, shape_.mixed_size());
-    ws.gate_up.reserve(num_rows, 2 * inner);
-    ws.cos.reserve(num_rows, half_head * weights_.rotaries.size());
-    ws.sin.reserve(num_rows, half_head * weights_.rotaries.size());
-    ws.hidden_groups.reserve(num_rows, hidden);
-    ws.mixed_groups.reserve(num_rows, shape_.mixed_size());
-    ws.inner_groups.reserve(num_rows, inner);
-    for (const AttentionPlan &plan : batch.plans) ws.scratch.reserve(1, plan.scratch_size());
+    for_row_buffers(workspace_, [&](auto &buffer, size_t width) { buffer.reserve(batch.num_rows(), width); });
+    for (const AttentionPlan &plan : batch.plans) workspace_.scratch.reserve(1, plan.scratch_size());
+}
+
+size_t Model::workspace_bytes(size_t num_rows, size_t num_logits, size_t num_positions) const {
+    Workspace none;
+    size_t sum = 0;
+    for_row_buffers(none, [&](auto &buffer, size_t width) { sum += buffer.bytes_for(num_rows, width); });
+    const size_t reduced = has_all_outputs() ? 0 : none.reduced.bytes_for(num_logits, weights_.head_ids.size());
+    const AttentionShape shape{shape_.num_heads, shape_.num_kv_heads, shape_.head_dim, shape_.score_scale, 0};
+    const size_t scratch = none.scratch.bytes_for(1, AttentionPlan::most_scratch(shape, num_rows, num_positions));
+    return sum + reduced + scratch + num_logits * vocab_size() * sizeof(float);
 }
 
 void Model::forward(const std::vector<SequenceRows> &sequences, KvStore &kv, float *logits) {
     check(sequences, kv);
     const std::lock_guard lock(mutex_);
     stages_.begin();
-    const Batch batch(shape_, weights_.layers, sequences);
+    const Batch batch(shape_, weights_.layers, sequences, kv);
     if (batch.num_rows() == 0) return;
     reserve(batch);
     embed_rows(batch);

@@ -61,8 +61,8 @@ struct DecoderWeights {
 struct SequenceRows {
     int start;
     std::vector<std::int32_t> token_ids;
-    std::vector<std::int32_t> block_ids;  // cover positions 0 .. start + token_ids.size() - 1
-    std::size_t num_logits;               // wanted of this many of the last rows
+    std::vector<std::int32_t> pages;  // of the store; they cover positions 0 .. start + token_ids.size() - 1
+    std::size_t num_logits;           // wanted of this many of the last rows
 };
 
 class Model {
@@ -75,11 +75,16 @@ class Model {
     bool has_all_outputs() const { return weights_.head_ids.empty(); }
     std::size_t weight_bytes() const;  // packed weights, the embedding in its file not counted
     std::size_t workspace_bytes() const { return workspace_.num_bytes(); }
-    KvStore allocate_kv(std::size_t num_blocks) const;
+    // What forward passes of at most so many rows, logits and positions of a sequence take at most, logits included.
+    std::size_t workspace_bytes(std::size_t num_rows, std::size_t num_logits, std::size_t num_positions) const;
+    std::size_t kv_unit_bytes() const;  // a page of KV must be a multiple of it
+    // Throws std::invalid_argument where pages do not suit the decoder.
+    KvStore kv_in(std::uint8_t *memory, std::size_t num_pages, std::size_t page_bytes, std::size_t blocks_per_page,
+                  std::shared_ptr<const void> owner) const;
 
     // Computes all rows, writes their keys and values, and the wanted rows' logits to [sum of num_logits, vocab_size()];
     // of tokens that a reduced head lacks, nothing is written. Throws std::invalid_argument where ids are out of range or
-    // blocks do not cover positions; nothing has run then. One pass at a time: a second thread waits.
+    // pages do not cover positions; nothing has run then. One pass at a time: a second thread waits.
     void forward(const std::vector<SequenceRows> &sequences, KvStore &kv, float *logits);
 
     const StageClock &stages() const { return stages_; }
@@ -92,6 +97,8 @@ class Model {
     void attention_part(const Batch &batch, std::size_t layer, KvStore &kv);
     void feed_forward_part(const Batch &batch, std::size_t layer);
     void output_part(const Batch &batch, float *logits);
+    template <class Each>
+    void for_row_buffers(Workspace &workspace, Each each) const;
     void reserve(const Batch &batch);
     void norm_and_quantise(const Vector &weight, std::size_t row);
     void add_part(const Vector &post_norm, std::size_t row);

@@ -33,9 +33,10 @@ class AlignedBuffer {
 // Rows of numbers, or of activation groups, all of one width.
 class FloatRows {
    public:
+    static std::size_t bytes_for(std::size_t num_rows, std::size_t width) { return num_rows * width * sizeof(float); }
     void reserve(std::size_t num_rows, std::size_t width) {
         width_ = width;
-        buffer_.reserve(num_rows * width * sizeof(float));
+        buffer_.reserve(bytes_for(num_rows, width));
     }
     float *row(std::size_t i) const { return buffer_.floats() + i * width_; }
     std::size_t width() const { return width_; }
@@ -48,9 +49,12 @@ class FloatRows {
 
 class GroupRows {
    public:
+    static std::size_t bytes_for(std::size_t num_rows, std::size_t num_inputs) {
+        return num_rows * row_groups(num_inputs) * sizeof(ActivationGroup);
+    }
     void reserve(std::size_t num_rows, std::size_t num_inputs) {
         stride_ = row_groups(num_inputs);
-        buffer_.reserve(num_rows * stride_ * sizeof(ActivationGroup));
+        buffer_.reserve(bytes_for(num_rows, num_inputs));
     }
     ActivationGroup *row(std::size_t i) const { return buffer_.groups() + i * stride_; }
     std::size_t stride() const { return stride_; }

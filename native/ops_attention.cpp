@@ -80,6 +80,17 @@ void AttentionPlan::add_tasks() {
     }
 }
 
+size_t AttentionPlan::most_scratch(const AttentionShape &shape, size_t num_rows, size_t num_positions) {
+    // Tiles that are more than a share of all work number less than one over that share, kv heads counted apart; a tile
+    // has no more queries than all rows have.
+    const auto kv_heads = static_cast<size_t>(shape.num_kv_heads), heads = static_cast<size_t>(shape.num_heads);
+    const size_t most_tiles = static_cast<size_t>(1.0 / largest_share) / kv_heads + 1;
+    const size_t rows_per_tile = std::max<size_t>(1, max_queries / (heads / kv_heads));
+    const size_t most_rows = std::min(num_rows, most_tiles * rows_per_tile);
+    const size_t num_partitions = (num_positions + attention_partition - 1) / attention_partition;
+    return most_rows * heads * static_cast<size_t>(shape.head_dim + 2) * num_partitions;
+}
+
 size_t AttentionPlan::state_size(const Tile &tile) const {
     return static_cast<size_t>(tile.num_rows * group()) * static_cast<size_t>(shape_.head_dim + 2);
 }

@@ -92,7 +92,8 @@ def answer(
     num_tokens: int,
     batch: int,
 ) -> list[GenerationResult]:
-    """Answer the prompts, `batch` of them at a time."""
+    """Answer the prompts, `batch` of them at a time, with nothing cached of earlier ones."""
+    llm.loaded.engine.clear_prefix_cache()
     params = SamplingParams(temperature=temperature, max_tokens=num_tokens, seed=SEED, logprobs=0)
     results: dict[str, GenerationResult] = {}
     for group in _batched(prompts, batch):

@@ -256,6 +256,8 @@ class GenerationResult:
     timing: Timing
     seed: int
     logprobs: tuple[PositionLogprobs, ...] | None = None
+    num_cached_tokens: int = 0
+    """Prompt tokens whose KV was there from an earlier request."""
     error: Exception | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from paceline.records import SamplingParams, Verification
 from paceline.sampling import coupled, rejection
 from paceline.sampling.processors import process
 from paceline.sampling.state import SamplingState
-from tests.engine.scripted import hashed_logits
+from tests.engine.scripted import draft_model, hashed_logits
 
 V = 10
 CYCLE = table_logits({i: (i + 1) % 8 for i in range(8)}, V)
@@ -34,7 +34,7 @@ def ask(
 
 def make(model: ScriptedModel, **more: object) -> ModelDrafter:
     options: dict[str, object] = {"num_blocks": 16, "block_size": 4, **more}
-    return ModelDrafter(model, **options)  # type: ignore[arg-type]
+    return draft_model(model, **options)  # type: ignore[arg-type]
 
 
 def test_all_sequences_draft_in_one_batch() -> None:
@@ -72,12 +72,21 @@ def test_what_fell_leaves_no_trace_in_the_cache(num_accepted: int) -> None:
     assert drafter.propose([ask(grown, 4)]) == fresh.propose([ask(grown, 4)])
 
 
-def test_a_long_gap_is_computed_in_chunks() -> None:
+def test_a_long_gap_is_computed_a_chunk_a_call() -> None:
     model = ScriptedModel(CYCLE, V)
-    drafter = make(model, prefill_chunk=5)
-    (answer,) = drafter.propose([ask([i % 8 for i in range(18)], 2)])
-    assert answer.token_ids == (2, 3)
-    assert model.rows == [5, 5, 5, 3, 1]
+    drafter = make(model, prefill_chunk=10)
+    asked = ask([i % 8 for i in range(38)], 2)
+    assert [drafter.propose([asked])[0].token_ids for _ in range(4)] == [(), (), (), (6, 7)]
+    assert model.rows == [10, 10, 10, 8, 1]
+
+
+def test_those_who_lack_little_do_not_wait_for_those_who_lack_much() -> None:
+    model = ScriptedModel(CYCLE, V)
+    drafter = make(model, prefill_chunk=10)
+    short, long = ask([4, 5], 2, sequence_id=1), ask([i % 8 for i in range(30)], 2, sequence_id=2)
+    answers = drafter.propose([long, short])
+    assert [a.token_ids for a in answers] == [(), (6, 7)]
+    assert model.rows == [10, 1]  # two rows of the short one and eight of the long one share a pass
 
 
 def test_drafting_stops_at_an_end_token() -> None:
@@ -88,7 +97,7 @@ def test_drafting_stops_at_an_end_token() -> None:
 
 
 def test_without_room_nothing_is_proposed_and_nothing_is_held() -> None:
-    drafter = make(ScriptedModel(CYCLE, V), num_blocks=2)
+    drafter = make(ScriptedModel(CYCLE, V), num_blocks=3)
     small, large = ask([1, 2], 2, sequence_id=1), ask([i % 8 for i in range(9)], 2, sequence_id=2)
     assert [a.token_ids for a in drafter.propose([small, large])] == [(3, 4), ()]
     assert drafter.pool.num_used == 1

@@ -7,11 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
+from paceline.cache import BlockPool
 from paceline.drafters.interface import Drafter, DraftRequest
+from paceline.drafters.model import ModelDrafter
 from paceline.drafters.scripted import ScriptedDrafter
 from paceline.engine.engine import Engine
 from paceline.engine.scheduler import SchedulerLimits
+from paceline.models.interface import CausalModel
+from paceline.models.kv_arena import KVArena, plan_pages
+from paceline.models.kv_memory import KVMemory
 from paceline.models.scripted import NextLogits, ScriptedModel, ScriptedVocabulary
 from paceline.records import GenerationResult, Request, SamplingParams, SpeculationParams, StreamChunk
 
@@ -33,6 +39,16 @@ def hashed_logits(vocab_size: int, sharpness: float = 3.0) -> NextLogits:
     return next_logits
 
 
+def spoiled(next_logits: NextLogits) -> NextLogits:
+    """A draft model that is often right about a target, and often wrong."""
+
+    def spoiled_logits(token_ids: Sequence[int]) -> np.ndarray:
+        logits = np.asarray(next_logits(token_ids))
+        return np.roll(logits, 1) if sum(token_ids) % 3 == 0 else logits
+
+    return spoiled_logits
+
+
 def make_engine(
     next_logits: NextLogits,
     vocab_size: int,
@@ -52,12 +68,50 @@ def make_engine(
         model,
         vocabulary,
         drafters or {},
-        num_blocks=num_blocks,
-        block_size=block_size,
+        memory=KVMemory.of_its_own(model, num_blocks, block_size),
         context_length=context_length,
         limits=limits,
         **more,
     )
+
+
+def shared_engine(
+    next_logits: NextLogits,
+    vocab_size: int,
+    draft_logits: NextLogits | None = None,
+    *,
+    num_blocks: int = 64,
+    block_size: int = 4,
+    drafters: Mapping[str, Drafter] | None = None,
+    draft_options: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> tuple[Engine, ModelDrafter]:
+    """An engine whose draft model, with half the KV, has its blocks in the target's pages."""
+    target = ScriptedModel(next_logits, vocab_size, kv_bytes_per_token=16)
+    draft = ScriptedModel(draft_logits or next_logits, vocab_size, kv_bytes_per_token=8)
+    plan = plan_pages([target.kv_layout, draft.kv_layout], block_size)
+    arena, pool = KVArena(num_blocks, plan.page_bytes, torch.device("cpu")), BlockPool(num_blocks)
+    memory, draft_memory = (
+        KVMemory(model.kv_in(arena, size), pool, owner)
+        for model, size, owner in zip((target, draft), plan.block_sizes, ("target", "draft"), strict=True)
+    )
+    drafter = ModelDrafter(draft, draft_memory, **(draft_options or {}))
+    vocabulary = ScriptedVocabulary(letters(vocab_size))
+    engine = Engine(target, vocabulary, {"model": drafter, **(drafters or {})}, memory=memory, **more)
+    return engine, drafter
+
+
+def check_pool(pool: BlockPool) -> None:
+    """Every block is blank, cached or held, and only one of these; what is known can be found."""
+    blank, cached = set(pool._blank), set(pool._cached)
+    held = {block for block, count in enumerate(pool._references) if count}
+    assert len(pool._blank) == len(blank)
+    assert blank | cached | held == set(range(pool.num_blocks))
+    assert len(blank) + len(cached) + len(held) == pool.num_blocks
+    assert pool.num_used == len(held)
+    assert {block: key for key, block in pool._block_of.items()} == pool._key_of
+    assert cached <= set(pool._key_of)
+    assert not blank & set(pool._key_of)
 
 
 def request(
@@ -119,6 +173,13 @@ def oracle(next_logits: NextLogits, wrong_at: Sequence[int] = (), vocab_size: in
         return drafts
 
     return ScriptedDrafter(script)
+
+
+def draft_model(
+    model: CausalModel, *, num_blocks: int = 64, block_size: int = 16, **more: Any
+) -> ModelDrafter:
+    """A draft model with blocks of its own."""
+    return ModelDrafter(model, KVMemory.of_its_own(model, num_blocks, block_size), **more)
 
 
 def always(*token_ids: int) -> ScriptedDrafter:

@@ -9,14 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.drafters.model import ModelDrafter
 from paceline.drafters.scripted import ScriptedDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engine.scheduler import SchedulerLimits
 from paceline.errors import InvalidParameterError
 from paceline.models.scripted import ScriptedModel
 from paceline.records import SamplingParams, Verification
-from tests.engine.scripted import OFF, drain, hashed_logits, make_engine, outcome, request, run, speculate
+from tests.engine.scripted import (
+    OFF,
+    draft_model,
+    drain,
+    hashed_logits,
+    make_engine,
+    outcome,
+    request,
+    run,
+    speculate,
+)
 
 V = 12
 LOGITS = hashed_logits(V, sharpness=1.5)
@@ -26,7 +35,7 @@ def all_drafters(num_blocks: int = 64) -> dict[str, object]:
     model = ScriptedModel(LOGITS, V)
     rng = np.random.default_rng(1)
     return {
-        "model": ModelDrafter(model, num_blocks=num_blocks, block_size=4, prefill_chunk=8),
+        "model": draft_model(model, num_blocks=num_blocks, block_size=4, prefill_chunk=8),
         "suffix": SuffixDrafter(1),
         "random": ScriptedDrafter(lambda asked: rng.integers(0, V, asked.draft_length).tolist()),
     }
@@ -90,7 +99,7 @@ def test_a_long_prompt_does_not_hold_up_those_who_decode() -> None:
     for _ in range(10):
         chunks = engine.step()
         assert [c.request_id for c in chunks if c.token_ids][:1] == ["first"]
-    assert engine._model.rows[1:11] == [17] * 10
+    assert engine._model.rows[1:11] == [9] * 10
 
 
 def test_first_token_leaves_before_the_draft_model_has_run() -> None:

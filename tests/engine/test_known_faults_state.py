@@ -19,6 +19,7 @@ from paceline.records import FinishReason, SamplingParams, draw_seed
 from tests.engine.scripted import (
     OFF,
     always,
+    draft_model,
     drain,
     hashed_logits,
     make_engine,
@@ -82,7 +83,7 @@ def test_unseeded_requests_do_not_share_a_stream() -> None:
 
 def _draft_model(logits, spoil: Sequence[int] = ()) -> tuple[ModelDrafter, ScriptedModel]:  # type: ignore[no-untyped-def]
     model = ScriptedModel(logits, V)
-    return ModelDrafter(model, num_blocks=64, block_size=16), model
+    return draft_model(model), model
 
 
 def test_draft_cache_keeps_up_after_full_acceptance() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.engine.engine import Engine
+import pytest
+
+from paceline.clock import ManualClock
 from paceline.engine.scheduler import SchedulerLimits
-from paceline.models.scripted import ScriptedModel, ScriptedVocabulary
 from paceline.records import SamplingParams
 from tests.engine.scripted import always, drain, hashed_logits, letters, make_engine, request, speculate
 
@@ -63,16 +64,91 @@ def test_drafts_of_padding_rows_never_reach_the_target() -> None:
         seen.extend(token_ids)
         return [0.0, 1.0, 0.0, 0.0, 9.0, 9.0]
 
-    engine = Engine(
-        ScriptedModel(next_logits, 6),
-        ScriptedVocabulary(letters(4)),
-        {"scripted": always(1, 4, 1)},
-        num_blocks=8,
-        block_size=4,
-        limits=SchedulerLimits(),
-    )
+    engine = make_engine(next_logits, 6, {"scripted": always(1, 4, 1)}, tokens=letters(4))
     engine.submit(request([0], SamplingParams(max_tokens=6), speculate(3)))
     *_, last = drain(engine)
     assert last.result is not None
     assert last.result.token_ids == (1,) * 6
     assert set(seen) == {0, 1}
+
+
+def test_a_request_that_does_not_fit_is_overtaken_for_a_while_only() -> None:
+    clock = ManualClock()
+    limits = SchedulerLimits(max_num_seqs=4, max_overtaking_s=2.0)
+    engine = make_engine(hashed_logits(VOCAB), VOCAB, num_blocks=8, block_size=4, limits=limits, clock=clock)
+    started: list[str] = []
+
+    def step() -> None:
+        started.extend(c.request_id for c in engine.step() if c.token_ids and c.request_id not in started)
+        clock.advance(1.0)
+
+    def submit(name: str, num_prompt: int, max_tokens: int) -> None:
+        prompt = [ord(name[-1]) % VOCAB] * num_prompt
+        engine.submit(request(prompt, SamplingParams(max_tokens=max_tokens), request_id=name))
+
+    submit("running", 9, 7)
+    step()
+    submit("large", 24, 2)
+    submit("small1", 1, 3)
+    step()
+    assert started == ["running", "small1"]
+    step()
+    submit("small2", 1, 3)
+    step()
+    assert "small2" not in started  # there was room for it, but the large one has waited for two seconds
+    while engine.has_work:
+        step()
+    assert started == ["running", "small1", "large", "small2"]
+
+
+def test_prompts_keep_their_rows_whatever_the_others_draft() -> None:
+    limits = SchedulerLimits(max_num_batched_tokens=24, mixed_prefill_ratio=1.0)
+    drafter = always(*range(VOCAB))
+    engine = make_engine(hashed_logits(VOCAB), VOCAB, {"scripted": drafter}, limits=limits)
+    for name in ("a", "b"):
+        engine.submit(request([1, 2, 3], SamplingParams(max_tokens=90), speculate(8), request_id=name))
+    engine.step()
+    engine.submit(request([4] * 40, SamplingParams(max_tokens=1), request_id="long"))
+    before = len(engine._model.rows)
+    while not any(chunk.request_id == "long" for chunk in engine.step()):
+        pass
+    rows = engine._model.rows[before:]
+    # Two rows, eight kept for the prompt, and the rest for drafts: 8 of the older sequence, 6 of the younger.
+    assert rows == [24] * 5
+
+
+def test_a_lone_prompt_takes_whole_chunks() -> None:
+    limits = SchedulerLimits(max_num_batched_tokens=64, prefill_chunk=32)
+    engine = make_engine(hashed_logits(VOCAB), VOCAB, limits=limits)
+    for name in ("a", "b"):
+        engine.submit(request([ord(name) % VOCAB] * 70, SamplingParams(max_tokens=2), request_id=name))
+    engine.step()
+    engine.step()
+    assert engine._model.rows == [64, 64]
+
+
+def test_sequences_that_run_keep_their_places_by_age() -> None:
+    engine = make_engine(hashed_logits(VOCAB), VOCAB, num_blocks=16, block_size=4)
+    for number in range(3):
+        engine.submit(request([number], SamplingParams(max_tokens=30), request_id=f"r{number}"))
+    engine.step()
+    scheduler = engine._scheduler
+    scheduler._preempt(next(s for s in scheduler if s.number == 0))
+    assert [s.number for s in scheduler] == [1, 2, 0]
+    engine.step()
+    assert [s.number for s in scheduler] == [0, 1, 2]
+    drain(engine)
+
+
+@pytest.mark.parametrize(("num_streams", "k", "expected"), [(1, 0, 8), (7, 0, 11), (7, 4, 53), (2, 1, 8)])
+def test_a_prompt_takes_rows_in_proportion_to_those_who_decode(
+    num_streams: int, k: int, expected: int
+) -> None:
+    engine = make_engine(hashed_logits(VOCAB), VOCAB, {"scripted": always(*range(VOCAB))}, num_blocks=99)
+    for number in range(num_streams):
+        params = SamplingParams(max_tokens=50)
+        engine.submit(request([number], params, speculate(k), request_id=f"r{number}"))
+    engine.step()
+    engine.submit(request([1] * 500, SamplingParams(max_tokens=1), request_id="long"))
+    engine.step()
+    assert engine._model.rows[-1] == num_streams * (k + 1) + expected

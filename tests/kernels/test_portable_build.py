@@ -1,4 +1,4 @@
-"""Kernels without an instruction set of their own compile with no -march flags, and no other file asks for any."""
+"""Kernels without an instruction set of their own compile without -march flags, and no file asks for any."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_sizes_are_reported(tmp_path: Path) -> None:
     assert decoder.context_length == 4096
     kv = decoder.allocate_kv(5, 8)
     assert (kv.num_blocks, kv.block_size) == (5, 8)
-    assert kv.keys.nbytes + kv.values.nbytes == 5 * 8 * decoder.kv_bytes_per_token()
+    assert kv.rows.nbytes == 5 * 8 * decoder.kv_bytes_per_token()
 
 
 def test_an_empty_batch_gives_no_logits(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_logits_belong_to_nobody_else(tmp_path: Path) -> None:
 
 
 def test_kv_memory_that_cannot_be_had_is_a_typed_error(tmp_path: Path) -> None:
-    with pytest.raises(CapacityError, match="KV blocks of 16 positions"):
+    with pytest.raises(CapacityError, match="KV blocks of 8,192 bytes"):
         build(TinyModel(), tmp_path).allocate_kv(2**45, 16)
 
 
@@ -150,6 +150,6 @@ def test_blocks_must_cover_the_rows_and_exist(tmp_path: Path) -> None:
 
 def test_kv_of_another_model_is_refused(tmp_path: Path) -> None:
     decoder = build(TinyModel(), tmp_path)
-    foreign = ScriptedModel.allocate_kv(None, 4, 16)  # type: ignore[arg-type]
+    foreign = ScriptedModel(lambda _: [0.0], 1).allocate_kv(4, 16)
     with pytest.raises(TypeError, match="expected what this model's allocate_kv returned"):
         decoder.forward([SequenceSlice([1], 0, [0], 1)], foreign)

@@ -26,6 +26,7 @@ from paceline.models.build import build_decoder, choose_decoder
 from paceline.models.decoder_config import Rotary
 from paceline.models.gguf_file import GGUFFile
 from paceline.models.interface import CausalModel, SequenceSlice
+from paceline.models.kv_arena import KVArena, plan_pages
 from paceline.models.kv_store import PagedKVStore
 from paceline.models.load import gguf_decoder
 from paceline.models.native_decoder import NativeDecoder
@@ -184,7 +185,7 @@ def test_blocks_may_be_multiples_of_the_kernels(tmp_path: Path) -> None:
     assert torch.equal(logits(decoder, token_ids, 48), logits(decoder, token_ids))
     with pytest.raises(ConfigError, match="KV blocks of 8 positions; expected a multiple of 16"):
         decoder.allocate_kv(4, 8)
-    with pytest.raises(CapacityError, match="KV blocks of 16 positions"):
+    with pytest.raises(CapacityError, match="KV blocks of 4,096 bytes"):
         decoder.allocate_kv(2**50, 16)
 
 
@@ -264,3 +265,33 @@ def test_stages_are_timed(tmp_path: Path) -> None:
     assert all(value > 0 for value in seconds.values())
     decoder.native.reset_stages()
     assert not any(decoder.native.stage_seconds().values())
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (0, 200), (900, 1), (900, 6), (600, 300)])
+def test_workspace_is_known_before_it_is_taken(start: int, count: int, reduced: bool, tmp_path: Path) -> None:
+    file = tiny(tmp_path, TinyModel(tensor_type="Q8_0"))
+    ids = np.arange(0, 200, 2, dtype=np.uint32) if reduced else None
+    decoder = choose_decoder(*gguf_decoder(file), CPU, NATIVE, frequent_ids=ids)
+    assert isinstance(decoder, NativeDecoder)
+    kv = decoder.allocate_kv(64, 16)
+    decoder.forward([SequenceSlice(tokens(count), start, range(64), count)], kv)
+    most = decoder.workspace_bytes_for(count, count, start + count)
+    assert 0.3 * most < decoder.workspace_bytes <= most
+
+
+def test_two_models_share_pages(tmp_path: Path) -> None:
+    """Each writes to pages of its own and to none of the other's."""
+    models = [native(tiny(tmp_path / str(n), TinyModel(tensor_type="Q8_0", num_layers=n))) for n in (3, 1)]
+    plan = plan_pages([model.kv_layout for model in models], 16)
+    assert plan.block_sizes == (16, 48)
+    arena = KVArena(8, plan.page_bytes, CPU)
+    arena.memory.fill_(255)  # halves that are no numbers
+    token_ids, pages = tokens(60), ([5, 0, 7, 2], [6, 1])
+    stores = [model.kv_in(arena, size) for model, size in zip(models, plan.block_sizes, strict=True)]
+    for cut in (33, 60):
+        for model, store, ids in zip(models, stores, pages, strict=True):
+            start = 0 if cut == 33 else 33
+            found = model.forward([SequenceSlice(token_ids[start:cut], start, ids, 1)], store)
+            assert torch.equal(found[0], logits(model, token_ids[:cut])[-1])
+    assert bool((arena.memory[[3, 4]] == 255).all())

@@ -37,18 +37,15 @@ def fill_with_nan(kv: KVStore) -> None:
     if isinstance(kv, NativeKVStore):
         kv.native.halves().fill(np.float16(np.nan).view(np.uint16))
     elif isinstance(kv, PagedKVStore):
-        kv.keys.fill_(torch.nan)
-        kv.values.fill_(torch.nan)
+        kv.rows.fill_(torch.nan)
 
 
-def bits_of(kv: KVStore, block_ids: Sequence[int], num_layers: int) -> bytes:
+def bits_of(kv: KVStore, block_ids: Sequence[int]) -> bytes:
     """Return the keys and values of whole blocks, in the order given."""
-    blocks = list(block_ids)
     if isinstance(kv, NativeKVStore):
-        # Keys and values of each layer lie one after the other, block by block.
-        return kv.native.halves().reshape(2 * num_layers, kv.num_blocks, -1)[:, blocks].tobytes()
+        return kv.native.halves().reshape(kv.num_blocks, -1)[list(block_ids)].tobytes()
     assert isinstance(kv, PagedKVStore)
-    return torch.stack([kv.keys[:, blocks], kv.values[:, blocks]]).numpy().tobytes()
+    return kv.rows.reshape(kv.num_blocks, -1)[list(block_ids)].numpy().tobytes()
 
 
 def run(decoder: AnyDecoder, token_ids: Sequence[int], cuts: Sequence[int]) -> torch.Tensor:

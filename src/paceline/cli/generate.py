@@ -254,6 +254,7 @@ def run_mode(
     llm: LLM, prepared: Sequence[PreparedRequest], mode: str, printer: Printer
 ) -> tuple[GenerationResult, ...]:
     """Answer all requests with speculation off or on; results in the order of the requests."""
+    llm.loaded.engine.clear_prefix_cache()  # or the second run would find the prompts of the first
     speculation = _speculation(llm, mode)
     for request in prepared:
         llm.submit(

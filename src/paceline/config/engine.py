@@ -47,6 +47,12 @@ class EngineSettings(BaseModel):
     """Rows of one step, all sequences together."""
     prefill_chunk: int = Field(256, ge=1)
     """Most prompt rows of one sequence in one step."""
+    mixed_prefill_ratio: float = Field(1.5, ge=0.0, allow_inf_nan=False)
+    """Prompt rows for each other row of a step in which sequences decode; such a step takes at most 1 + this
+    times as long as it would without prompts. Eight rows there are always."""
+    max_overtaking_s: float = Field(1.0, ge=0.0, allow_inf_nan=False)
+    """A waiting request that does not fit the KV memory is overtaken by later ones that do, until it has
+    waited this many seconds."""
     kv_memory: int | None = Field(None, ge=1)
     """Bytes for the KV caches of both models together; not given, a quarter of the memory that is free."""
     block_size: int = Field(16, ge=1)
@@ -82,6 +88,17 @@ class EngineSettings(BaseModel):
                 given="drafter 'model' without a draft model",
                 expected="a draft model beside it",
                 remedy="Name one with draft (--draft), or take the drafter 'suffix'",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_row_for_each_sequence(self) -> Self:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                given=f"max_num_batched_tokens = {self.max_num_batched_tokens}, "
+                f"max_num_seqs = {self.max_num_seqs}",
+                expected="at least one row for each sequence",
+                remedy="Raise max_num_batched_tokens or lower max_num_seqs",
             )
         return self
 

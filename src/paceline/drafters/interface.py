@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from paceline.records import Verification
 from paceline.sampling.distribution import Distribution
@@ -49,3 +49,36 @@ class Drafter(Protocol):
 
     def release(self, sequence_id: int) -> None:
         """Forget a sequence and free what is held for it; unknown ids are ignored."""
+
+
+@runtime_checkable
+class HoldsMemory(Protocol):
+    """What a drafter also is if it holds KV blocks and weights that can be had back while the engine runs."""
+
+    @property
+    def num_held_blocks(self) -> int:
+        """Blocks that sequences hold, those they share counted for each."""
+
+    @property
+    def num_prefix_queries(self) -> int:
+        """Tokens of sequences that were looked up when they started."""
+
+    @property
+    def num_prefix_hits(self) -> int:
+        """Of these, tokens whose KV was there already."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it can propose anything."""
+
+    def reclaim(self) -> bool:
+        """Give back the blocks of the youngest sequence that holds some; False if none does."""
+
+    def forget_prefixes(self) -> None:
+        """Forget what is cached of sequences that are gone."""
+
+    def unload(self) -> None:
+        """Give back weights, blocks and what is cached."""
+
+    def load(self) -> None:
+        """Have the weights again; proposals are what they would have been."""

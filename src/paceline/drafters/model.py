@@ -3,11 +3,14 @@
 Its cache follows the sequence by itself. What it has computed for a sequence is remembered as token ids;
 at the next call the part that the sequence did not take over is dropped, and the one or two tokens that it
 lacks are fed with the first forward pass. So nothing has to be told to it about acceptance or rejection.
+
+Its blocks can be had back at any time, and its weights too: what was computed is computed again when there is
+room, and until then the sequence decodes without drafts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,15 +18,19 @@ import torch
 
 from paceline.cache import BlockPool, BlockTable
 from paceline.drafters.interface import DraftProposal, DraftRequest
-from paceline.errors import GenerationError
+from paceline.errors import ConfigError, GenerationError
 from paceline.models.interface import CausalModel, SequenceSlice
+from paceline.models.kv_memory import KVMemory
 from paceline.records import Verification
 from paceline.sampling import rejection
 from paceline.sampling.choice import choose_with_confidence
 from paceline.sampling.distribution import Distribution
 from paceline.sampling.processors import process
 
-PREFILL_CHUNK = 512
+PREFILL_CHUNK = 128
+"""Rows of prompts in one forward pass: a step that all sequences share waits for them."""
+MOST_CATCH_UP = 8
+"""Tokens that a sequence may lack and still draft whatever else there is to do."""
 
 
 @dataclass(slots=True)
@@ -40,6 +47,8 @@ class _Draft:
     sampled_from: list[Distribution] = field(default_factory=list)
     is_exhausted: bool = False
     """Whether the draft model had no token to offer."""
+    has_begun: bool = False
+    """Whether it was given its blocks once."""
 
     def begin(self, sequence_ids: Sequence[int]) -> None:
         """Drop what the sequence did not take over, and start a new proposal."""
@@ -59,8 +68,10 @@ class ModelDrafter:
 
     Args:
         model: a causal model over the target's vocabulary; its padding rows are never proposed.
-        num_blocks, block_size: size of its own paged cache.
+        memory: its blocks, perhaps in the target's pages.
         end_token_ids: tokens after which drafting on is pointless.
+        prefill_chunk: most rows of a forward pass over a prompt.
+        reload: loads the model's weights again, to the same bits; without it they cannot be unloaded.
     """
 
     name = "model"
@@ -68,23 +79,43 @@ class ModelDrafter:
     def __init__(
         self,
         model: CausalModel,
+        memory: KVMemory,
         *,
-        num_blocks: int,
-        block_size: int,
         end_token_ids: frozenset[int] = frozenset(),
         prefill_chunk: int = PREFILL_CHUNK,
+        reload: Callable[[], CausalModel] | None = None,
     ) -> None:
-        self._model = model
-        self._pool = BlockPool(num_blocks, block_size)
-        self._kv = model.allocate_kv(num_blocks, block_size)
+        self._model: CausalModel | None = model
+        self._memory = memory
         self._end_token_ids = end_token_ids
         self._prefill_chunk = prefill_chunk
+        self._reload = reload
         self._drafts: dict[int, _Draft] = {}
 
     @property
     def pool(self) -> BlockPool:
-        """The draft model's KV blocks."""
-        return self._pool
+        """The pool that the draft model's KV blocks come from."""
+        return self._memory.pool
+
+    @property
+    def num_held_blocks(self) -> int:
+        """Blocks that sequences hold, those they share counted for each."""
+        return sum(len(draft.table.block_ids) for draft in self._drafts.values())
+
+    @property
+    def num_prefix_queries(self) -> int:
+        """Tokens of sequences that were looked up when they started."""
+        return self._memory.num_prefix_queries
+
+    @property
+    def num_prefix_hits(self) -> int:
+        """Of these, tokens whose draft KV was there already."""
+        return self._memory.num_prefix_hits
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the weights are in memory; without them nothing is proposed."""
+        return self._model is not None
 
     def num_cached_tokens(self, sequence_id: int) -> int:
         """Return how many positions of a sequence are in the draft cache."""
@@ -97,52 +128,122 @@ class ModelDrafter:
         if draft:
             draft.table.clear()
 
+    def reclaim(self) -> bool:
+        """Give back the blocks of the youngest sequence that holds some; False if none does."""
+        if not self._drafts:
+            return False
+        self.release(max(self._drafts))
+        return True
+
+    def forget_prefixes(self) -> None:
+        """Forget what is cached of sequences that are gone."""
+        self.pool.forget(self._memory.owner)
+
+    def unload(self) -> None:
+        """Drop the weights, every sequence's blocks, and what is cached.
+
+        Raises:
+            ConfigError: there is no way to have the weights again.
+        """
+        if self._reload is None:
+            raise ConfigError(
+                given="a draft model to unload that came without its file",
+                expected="one that can be loaded again",
+                remedy="Make the ModelDrafter with reload=",
+            )
+        while self.reclaim():
+            pass
+        self.forget_prefixes()
+        self._model = None
+
+    def load(self) -> None:
+        """Have the weights again; proposals are what they would have been."""
+        if self._model is None and self._reload is not None:
+            self._model = self._reload()
+
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftProposal]:
-        """Return one proposal for each request; an empty one where the draft cache has no room for it."""
-        active = [(request, draft) for request in requests if (draft := self._begin(request)) is not None]
-        self._prefill(active)
-        drafting = active
-        while drafting:
-            logits = self._forward([self._pending(request, draft) for request, draft in drafting])
+        """Return one proposal for each request.
+
+        An empty one where the draft cache has no room for it, or where a long prompt is not computed yet:
+        each call computes a chunk of it, lest the others wait for all of it.
+        """
+        if self._model is None:
+            return [DraftProposal() for _ in requests]
+        begun = [(request, self._begin(request, num_spare=len(requests))) for request in requests]
+        active = [(request, draft) for request, draft in begun if draft is not None]
+        drafting, chunks = self._share_prefill(active)
+        while drafting or chunks:
+            logits = self._forward([self._pending(request, draft) for request, draft in drafting] + chunks)
             for row, (request, draft) in zip(logits, drafting, strict=True):
                 self._extend(request, draft, row)
             drafting = [(request, draft) for request, draft in drafting if self._goes_on(request, draft)]
+            chunks = []
         proposed = {id(request): self._proposal(request, draft) for request, draft in active}
         return [proposed.get(id(request), DraftProposal()) for request in requests]
 
-    def _begin(self, request: DraftRequest) -> _Draft | None:
-        draft = self._drafts.get(request.sequence_id)
-        if draft is None:
-            draft = self._drafts[request.sequence_id] = _Draft(BlockTable(self._pool))
+    def _begin(self, request: DraftRequest, num_spare: int) -> _Draft | None:
+        """Hold blocks for a proposal, and for a new sequence only if a spare one stays free for everybody.
+
+        Else the target would need them within a few steps, and what was computed would have been for nothing.
+        """
+        assert self._model is not None
+        draft = self._drafts.get(request.sequence_id) or self._begin_sequence(request)
         draft.begin(request.token_ids)
+        draft.table.publish(request.token_ids, draft.num_confirmed)
         num_positions = len(request.token_ids) + request.draft_length - 1
-        if num_positions > self._model.context_length or not draft.table.reserve(num_positions):
+        spare = 0 if draft.has_begun else num_spare
+        has_room = draft.table.num_missing(num_positions) + spare <= self.pool.num_free
+        if num_positions > self._model.context_length or not has_room:
             self.release(request.sequence_id)
             return None
+        draft.table.reserve(num_positions)
         draft.table.trim(num_positions)
+        if not draft.has_begun:
+            self._memory.count_prefix(len(request.token_ids), draft.num_confirmed)
+            draft.has_begun = True
         return draft
 
-    def _prefill(self, active: Sequence[tuple[DraftRequest, _Draft]]) -> None:
-        """Compute long gaps chunk by chunk, so that the first draft forward is a small one."""
-        for request, draft in active:
-            while len(request.token_ids) - len(draft.computed_ids) > self._prefill_chunk:
-                start = len(draft.computed_ids)
-                chunk = request.token_ids[start : start + self._prefill_chunk]
-                self._forward([SequenceSlice(chunk, start, draft.table.block_ids, 0)])
-                draft.computed_ids.extend(chunk)
+    def _begin_sequence(self, request: DraftRequest) -> _Draft:
+        draft = self._drafts[request.sequence_id] = _Draft(self._memory.new_table())
+        draft.num_confirmed = draft.table.match(request.token_ids)
+        draft.computed_ids = list(request.token_ids[: draft.num_confirmed])
+        return draft
+
+    def _share_prefill(
+        self, active: Sequence[tuple[DraftRequest, _Draft]]
+    ) -> tuple[list[tuple[DraftRequest, _Draft]], list[SequenceSlice]]:
+        """Return who can draft now, and chunks to compute for those who cannot yet; small gaps come first."""
+        rows_left = self._prefill_chunk
+        drafting, chunks = [], []
+        for request, draft in sorted(
+            active, key=lambda one: len(one[0].token_ids) - len(one[1].computed_ids)
+        ):
+            num_missing = len(request.token_ids) - len(draft.computed_ids)
+            if num_missing <= max(rows_left, MOST_CATCH_UP):
+                drafting.append((request, draft))
+            elif rows_left > 0:
+                chunks.append(self._known(request, draft, rows_left, num_logits=0))
+            rows_left -= num_missing
+        return drafting, chunks
 
     def _pending(self, request: DraftRequest, draft: _Draft) -> SequenceSlice:
+        start, num_known = len(draft.computed_ids), len(request.token_ids)
+        if start < num_known:
+            return self._known(request, draft, num_known - start, num_logits=1)
+        drafted = draft.token_ids[start - num_known :]
+        draft.computed_ids.extend(drafted)
+        return SequenceSlice(drafted, start, draft.table.block_ids, 1)
+
+    def _known(self, request: DraftRequest, draft: _Draft, num_tokens: int, num_logits: int) -> SequenceSlice:
         start = len(draft.computed_ids)
-        num_known = len(request.token_ids)
-        missing = (
-            list(request.token_ids[start:]) if start < num_known else draft.token_ids[start - num_known :]
-        )
-        draft.computed_ids.extend(missing)
-        return SequenceSlice(missing, start, draft.table.block_ids, 1)
+        token_ids = list(request.token_ids[start : start + num_tokens])
+        draft.computed_ids.extend(token_ids)
+        return SequenceSlice(token_ids, start, draft.table.block_ids, num_logits)
 
     def _forward(self, slices: Sequence[SequenceSlice]) -> np.ndarray:
+        assert self._model is not None
         with torch.inference_mode():
-            return self._model.forward(slices, self._kv).numpy(force=True)
+            return self._model.forward(slices, self._memory.store).numpy(force=True)
 
     def _extend(self, request: DraftRequest, draft: _Draft, logits: np.ndarray) -> None:
         """Draw one more token for one sequence from its row of logits [vocab]."""

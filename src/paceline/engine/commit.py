@@ -20,14 +20,18 @@ def commit_step(part: PlannedSequence, verdict: Verdict | None, num_drafted: int
     sequence = part.sequence
     sequence.num_computed_tokens += part.num_tokens
     if verdict is None:
+        sequence.table.publish(sequence.token_ids, sequence.num_computed_tokens)
         return
     if sequence.num_output_tokens:
         sequence.num_steps += 1
         sequence.num_drafted += num_drafted
-    _grow(sequence, verdict, now)
+    reason = _grow(sequence, verdict, now)
     # Accepted drafts keep the KV that verification wrote; what is rejected is only a shorter length.
     sequence.num_computed_tokens = len(sequence.token_ids) - 1
+    sequence.table.publish(sequence.token_ids, sequence.num_computed_tokens)
     sequence.table.trim(sequence.num_computed_tokens)
+    if reason is not None:
+        finish(sequence, reason)
 
 
 def finish(sequence: Sequence, reason: FinishReason, error: Exception | None = None) -> None:
@@ -42,8 +46,8 @@ def finish(sequence: Sequence, reason: FinishReason, error: Exception | None = N
     sequence.table.clear()
 
 
-def _grow(sequence: Sequence, verdict: Verdict, now: float) -> None:
-    """Append the step's tokens one by one up to the first reason to end; drop the rest."""
+def _grow(sequence: Sequence, verdict: Verdict, now: float) -> FinishReason | None:
+    """Append the step's tokens one by one up to the first reason to end, which is returned; drop the rest."""
     for index, token_id in enumerate(verdict.token_ids):
         sequence.token_ids.append(token_id)
         sequence.sampling.append((token_id,))
@@ -54,8 +58,8 @@ def _grow(sequence: Sequence, verdict: Verdict, now: float) -> None:
             sequence.first_token_at = now
         sequence.last_token_at = now
         if (reason := _reason_to_end(sequence, token_id)) is not None:
-            finish(sequence, reason)
-            return
+            return reason
+    return None
 
 
 def _reason_to_end(sequence: Sequence, token_id: int) -> FinishReason | None:

@@ -46,6 +46,7 @@ def make_result(sequence: Sequence) -> GenerationResult:
         timing=_timing(sequence),
         seed=sequence.request.seed,
         logprobs=None if sequence.request.sampling.logprobs is None else tuple(sequence.logprobs),
+        num_cached_tokens=sequence.num_cached_tokens,
         error=sequence.error,
     )
 

@@ -6,18 +6,20 @@ import itertools
 import logging
 from collections.abc import Mapping
 
-from paceline.cache import BlockPool
+from paceline.cache import BlockPool, KVStats
 from paceline.clock import Clock, monotonic
-from paceline.drafters.interface import Drafter
+from paceline.drafters.interface import Drafter, HoldsMemory
 from paceline.engine import step as stages
 from paceline.engine.admission import check_request
 from paceline.engine.commit import commit_step, finish
 from paceline.engine.emit import take_chunk
+from paceline.engine.room import Room
 from paceline.engine.scheduler import Scheduler, SchedulerLimits, StepPlan
 from paceline.engine.sequence import Sequence
-from paceline.errors import InvalidParameterError
+from paceline.errors import ConfigError, InvalidParameterError
 from paceline.models.detokenizer import IncrementalDetokenizer
 from paceline.models.interface import CausalModel, Vocabulary
+from paceline.models.kv_memory import KVMemory
 from paceline.records import FinishReason, Request, StreamChunk
 from paceline.sampling.state import SamplingState
 
@@ -31,7 +33,7 @@ class Engine:
         model: the target.
         vocabulary: its tokens, for text and end tokens.
         drafters: by the name that requests use.
-        num_blocks, block_size: size of the target's paged cache.
+        memory: the target's KV blocks.
         context_length: most positions of one sequence; cut to what the cache can hold.
         limits: how much goes into one step.
     """
@@ -42,8 +44,7 @@ class Engine:
         vocabulary: Vocabulary,
         drafters: Mapping[str, Drafter],
         *,
-        num_blocks: int,
-        block_size: int,
+        memory: KVMemory,
         context_length: int | None = None,
         limits: SchedulerLimits | None = None,
         clock: Clock = monotonic,
@@ -52,11 +53,14 @@ class Engine:
         self._vocabulary = vocabulary
         self._drafters = dict(drafters)
         self._clock = clock
-        self._pool = BlockPool(num_blocks, block_size)
-        self._kv = model.allocate_kv(num_blocks, block_size)
-        self.context_length = min(context_length or model.context_length, num_blocks * block_size)
+        self._memory = memory
+        self.context_length = min(context_length or model.context_length, memory.num_positions)
+        self._holders = {name: d for name, d in self._drafters.items() if isinstance(d, HoldsMemory)}
         self._scheduler = Scheduler(
-            self._pool, limits or SchedulerLimits(), _fixed_draft_length, self._release_drafts
+            Room(memory, tuple(self._holders.values())),
+            limits or SchedulerLimits(),
+            self._draft_length,
+            self._release_drafts,
         )
         self._numbers = itertools.count()
         self._unreported: list[Sequence] = []
@@ -69,8 +73,8 @@ class Engine:
 
     @property
     def pool(self) -> BlockPool:
-        """The target's KV blocks."""
-        return self._pool
+        """The pool of the target's KV blocks, and of what drafts share it."""
+        return self._memory.pool
 
     @property
     def drafters(self) -> Mapping[str, Drafter]:
@@ -81,6 +85,49 @@ class Engine:
     def num_preemptions(self) -> int:
         """Times that a sequence gave its blocks to an older one."""
         return self._scheduler.num_preemptions
+
+    def kv_stats(self) -> KVStats:
+        """Return who holds the KV memory now, and what reuse has saved so far."""
+        pool = self.pool
+        return KVStats(
+            num_blocks=pool.num_blocks,
+            num_used=pool.num_used,
+            num_cached=pool.num_cached,
+            num_held_by_drafts=sum(holder.num_held_blocks for holder in self._holders.values()),
+            peak_num_used=pool.peak_num_used,
+            num_prefix_queries=self._memory.num_prefix_queries,
+            num_prefix_hits=self._memory.num_prefix_hits,
+            num_draft_prefix_queries=sum(holder.num_prefix_queries for holder in self._holders.values()),
+            num_draft_prefix_hits=sum(holder.num_prefix_hits for holder in self._holders.values()),
+        )
+
+    def clear_prefix_cache(self) -> None:
+        """Forget what finished requests computed, so that measurements begin alike; peaks begin anew."""
+        self.pool.forget()
+        for holder in self._holders.values():
+            holder.forget_prefixes()
+        self.pool.reset_peak()
+
+    def unload_drafter(self, name: str) -> None:
+        """Give back a drafter's weights and blocks; requests that name it decode without drafts meanwhile.
+
+        Raises:
+            ConfigError: there is no drafter of that name that holds any, or it cannot be loaded again.
+        """
+        self._holder(name).unload()
+
+    def load_drafter(self, name: str) -> None:
+        """Load a drafter's weights again, after `unload_drafter`."""
+        self._holder(name).load()
+
+    def _holder(self, name: str) -> HoldsMemory:
+        if name not in self._holders:
+            raise ConfigError(
+                given=f"drafter {name!r} to load or unload",
+                expected="one that has weights: " + (", ".join(map(repr, self._holders)) or "there is none"),
+                remedy="Name a drafter with a draft model",
+            )
+        return self._holders[name]
 
     def submit(self, request: Request) -> None:
         """Queue a request; raises a RequestError if it can never run, and then nothing is queued."""
@@ -99,7 +146,7 @@ class Engine:
         sequence = Sequence(
             next(self._numbers),
             request,
-            pool=self._pool,
+            table=self._memory.new_table(),
             sampling=SamplingState(
                 params,
                 request.seed,
@@ -134,7 +181,7 @@ class Engine:
 
     def step(self) -> list[StreamChunk]:
         """Plan, draft, verify, commit, emit."""
-        plan = self._scheduler.plan()
+        plan = self._scheduler.plan(self._clock())
         proposals, draft_s = self._draft(plan)
         outcomes, verify_s = self._verify(plan, proposals)
         self._commit(outcomes, draft_s, verify_s)
@@ -149,7 +196,7 @@ class Engine:
         if not plan.planned:
             return [], 0.0
         begin = self._clock()
-        logits = stages.forward(plan.planned, proposals, self._model, self._kv)
+        logits = stages.forward(plan.planned, proposals, self._model, self._memory.store)
         verify_s = self._clock() - begin
         self.num_steps += 1
         return stages.judge(plan.planned, proposals, logits), verify_s
@@ -184,8 +231,10 @@ class Engine:
         for drafter in self._drafters.values():
             drafter.release(sequence.number)
 
-
-def _fixed_draft_length(sequence: Sequence) -> int:
-    """The simplest policy: what the request says."""
-    speculation = sequence.request.speculation
-    return speculation.draft_length if speculation.enabled and speculation.drafter else 0
+    def _draft_length(self, sequence: Sequence) -> int:
+        """The simplest policy: what the request says, while its drafter is there."""
+        speculation = sequence.request.speculation
+        if not speculation.enabled or speculation.drafter is None:
+            return 0
+        holder = self._holders.get(speculation.drafter)
+        return speculation.draft_length if holder is None or holder.is_loaded else 0

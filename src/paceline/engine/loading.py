@@ -5,29 +5,28 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+import torch
+
 from paceline.config.engine import EngineSettings
 from paceline.config.settings import load_settings
 from paceline.drafters.interface import Drafter
-from paceline.drafters.model import ModelDrafter
+from paceline.drafters.model import MOST_CATCH_UP, PREFILL_CHUNK, ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engine.engine import Engine
+from paceline.engine.memory import ModelRole, allocate_kv, check_weights_fit
 from paceline.engine.scheduler import SchedulerLimits
-from paceline.errors import CapacityError, ConfigError
+from paceline.errors import ConfigError
 from paceline.kernels.native import use_instruction_set
 from paceline.kernels.threads import set_num_threads
 from paceline.models.chat_template import ChatTemplate
 from paceline.models.devices import free_memory
 from paceline.models.download import resolve
-from paceline.models.interface import CausalModel
-from paceline.models.load import LoadedModel, load_model, pick_device
+from paceline.models.load import LoadedModel, load_model, pick_device, weight_bytes
 from paceline.models.options import Kernels, LoadOptions, Weights
 from paceline.models.tokenizer import Tokenizer
 from paceline.models.vocabulary import check_same_vocabulary
 
 log = logging.getLogger(__name__)
-
-KV_SHARE = 0.25
-"""Share of the free memory that the KV caches take unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +49,38 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
     """
     set_num_threads(settings.threads)
     use_instruction_set(load_settings().isa)
+    device = pick_device(settings.device)
+    _check_memory(settings, device)
     target = load_model(resolve(settings.target), settings.device, _target_options(settings))
     _check_context(settings, target)
     draft = _load_draft(settings, target)
-    num_blocks = _num_blocks(settings, target.model, draft.model if draft else None)
+    memory, *draft_memory = allocate_kv(
+        [_target_role(settings, target), *([_draft_role(settings, draft)] if draft else [])],
+        settings,
+        settings.context_length or target.context_length,
+        device,
+        lambda: free_memory(device),
+    )
     drafters: dict[str, Drafter] = {"suffix": SuffixDrafter()}
     if draft is not None:
         drafters["model"] = ModelDrafter(
             draft.model,
-            num_blocks=num_blocks,
-            block_size=settings.block_size,
+            draft_memory[0],
             end_token_ids=target.tokenizer.eos_ids,
+            reload=lambda: _load_draft_model(settings).model,
         )
     engine = Engine(
         target.model,
         target.tokenizer,
         drafters,
-        num_blocks=num_blocks,
-        block_size=settings.block_size,
+        memory=memory,
         context_length=settings.context_length,
         limits=SchedulerLimits(
-            settings.max_num_seqs, settings.max_num_batched_tokens, settings.prefill_chunk
+            settings.max_num_seqs,
+            settings.max_num_batched_tokens,
+            settings.prefill_chunk,
+            settings.mixed_prefill_ratio,
+            settings.max_overtaking_s,
         ),
     )
     return LoadedEngine(
@@ -107,27 +117,29 @@ def _load_draft(settings: EngineSettings, target: LoadedModel) -> LoadedModel | 
     if settings.effective_drafter != "model":
         log.warning("the draft model %s is not loaded: the drafter is %s", settings.draft, settings.drafter)
         return None
-    draft = load_model(resolve(settings.draft), settings.device, _draft_options(settings))
+    draft = _load_draft_model(settings)
     check_same_vocabulary(target.tokenizer, draft.tokenizer)
     return draft
 
 
-def _free_memory(settings: EngineSettings) -> int:
-    return free_memory(pick_device(settings.device))
+def _load_draft_model(settings: EngineSettings) -> LoadedModel:
+    assert settings.draft is not None
+    return load_model(resolve(settings.draft), settings.device, _draft_options(settings))
 
 
-def _num_blocks(settings: EngineSettings, target: CausalModel, draft: CausalModel | None) -> int:
-    """Return how many blocks each model gets: as many for the draft as for the target."""
-    budget = settings.kv_memory if settings.kv_memory is not None else int(_free_memory(settings) * KV_SHARE)
-    per_token = target.kv_bytes_per_token() + (draft.kv_bytes_per_token() if draft else 0)
-    affordable = budget // (per_token * settings.block_size)
-    context_length = settings.context_length or target.context_length
-    useful = settings.max_num_seqs * -(-context_length // settings.block_size)
-    needed = -(-(settings.context_length or 2) // settings.block_size)
-    if affordable < needed:
-        raise CapacityError(
-            given=f"{budget:,} bytes for the KV cache, {per_token:,} for each token",
-            expected=f"room for {settings.context_length or 2} tokens of one sequence",
-            remedy="Raise kv_memory (--kv-memory) or lower context_length (--context-length)",
-        )
-    return min(affordable, useful)
+def _target_role(settings: EngineSettings, target: LoadedModel) -> ModelRole:
+    most = settings.max_num_batched_tokens
+    return ModelRole("target", target.model, most, most)
+
+
+def _draft_role(settings: EngineSettings, draft: LoadedModel) -> ModelRole:
+    most = PREFILL_CHUNK + settings.max_num_seqs * MOST_CATCH_UP
+    return ModelRole("draft", draft.model, most, settings.max_num_seqs)
+
+
+def _check_memory(settings: EngineSettings, device: torch.device) -> None:
+    names = {"target": settings.target}
+    if settings.draft is not None and settings.effective_drafter == "model":
+        names["draft"] = settings.draft
+    sizes = {f"the {role} {name}": weight_bytes(resolve(name)) for role, name in names.items()}
+    check_weights_fit(sizes, lambda: free_memory(device))

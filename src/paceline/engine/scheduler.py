@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+import bisect
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from paceline.cache import BlockPool
+from paceline.engine.room import Room
 from paceline.engine.sequence import Sequence, SequenceStatus
+
+MIN_MIXED_PREFILL = 8
+"""Prompt rows that a step always has room for: few rows cost little more than reading the weights does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +44,19 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """How much goes into one step."""
+    """How much goes into one step, and how long one request may wait for others."""
 
     max_num_seqs: int = 8
     """Sequences that run at once."""
     max_num_batched_tokens: int = 512
-    """Rows of one step, drafts included; decoding comes first, prompts share the rest."""
+    """Rows of one step, drafts included."""
     prefill_chunk: int = 256
     """Most prompt rows of one sequence in one step."""
+    mixed_prefill_ratio: float = 1.5
+    """Prompt rows for each other row of a step in which sequences decode. A row more never costs more than
+    those before it did on average, so the step takes at most 1 + this times as long as without prompts."""
+    max_overtaking_s: float = 1.0
+    """A request that does not fit is overtaken by later ones that do, until it has waited this long."""
 
 
 DraftLength = Callable[[Sequence], int]
@@ -55,20 +64,26 @@ DraftLength = Callable[[Sequence], int]
 
 
 class Scheduler:
-    """First come, first served; out of blocks, the youngest gives way and is computed again later."""
+    """First come, first served; out of blocks, the youngest gives way and is computed again later.
+
+    Nobody starves. Of those who run, each that decodes has a row in every step, and prompts have theirs
+    before drafts do. Of those who wait, the oldest is overtaken for a bounded time only; from then on nobody
+    starts before it, and those who run come to an end.
+    """
 
     def __init__(
         self,
-        pool: BlockPool,
+        room: Room,
         limits: SchedulerLimits,
         draft_length: DraftLength,
         on_preempt: Callable[[Sequence], None],
     ) -> None:
-        self._pool = pool
+        self._room = room
         self._limits = limits
         self._draft_length = draft_length
         self._on_preempt = on_preempt
-        self._waiting: deque[Sequence] = deque()
+        # Both by age, the oldest first.
+        self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self.num_preemptions = 0
 
@@ -94,7 +109,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
-        self._waiting.append(sequence)
+        bisect.insort(self._waiting, sequence, key=_age)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, whether it waits or runs."""
@@ -103,59 +118,122 @@ class Scheduler:
         else:
             self._waiting.remove(sequence)
 
-    def plan(self) -> StepPlan:
-        """Pick the next step's parts and reserve their blocks."""
-        rows_left = self._limits.max_num_batched_tokens
-        planned: list[PlannedSequence] = []
-        # Decoding sequences first: a long prompt may not hold up those whose readers are waiting.
-        for sequence in sorted(self._running, key=lambda s: s.num_uncomputed_tokens > 1):
-            if sequence.status is not SequenceStatus.RUNNING or rows_left < 1:
-                continue
-            part = self._fit(sequence, rows_left)
-            if part is not None:
-                planned.append(part)
-                rows_left -= part.num_tokens + part.draft_length
-        while rows_left > 0 and (admitted := self._admit(rows_left)) is not None:
-            planned.append(admitted)
-            rows_left -= admitted.num_tokens
+    def plan(self, now: float) -> StepPlan:
+        """Pick the next step's parts and reserve their blocks; `now` is the engine's clock, seconds."""
+        self._room.begin_step()
+        decoding = [s for s in self._running if s.is_decoding]
+        prefilling = [s for s in self._running if not s.is_decoding]
+        rows = _Rows(self._limits, len(decoding), has_prompts=bool(prefilling or self._waiting))
+        planned = [
+            *self._plan_each(decoding, lambda s: self._fit_decoding(s, rows)),
+            *self._plan_each(prefilling, lambda s: self._fit_prefill(s, rows)),
+            *self._admit(rows, now),
+        ]
         # A later sequence may have pushed out one that was planned before it.
         still_running = [p for p in planned if p.sequence.status is SequenceStatus.RUNNING]
         return StepPlan(tuple(sorted(still_running, key=lambda p: p.sequence.number)))
 
-    def _fit(self, sequence: Sequence, rows_left: int) -> PlannedSequence | None:
-        """Reserve blocks for one running sequence, pushing out younger ones if they must make room."""
-        num_tokens = min(sequence.num_uncomputed_tokens, self._limits.prefill_chunk, rows_left)
-        wanted = self._draft_length(sequence) if sequence.is_decoding else 0
-        draft_length = max(0, min(wanted, sequence.max_useful_draft_length, rows_left - num_tokens))
-        end = sequence.num_computed_tokens + num_tokens
-        if sequence.table.reserve(end + draft_length):
-            return PlannedSequence(sequence, num_tokens, draft_length)
-        while not sequence.table.reserve(end):
-            self._preempt(self._running[-1])
-            if sequence.status is not SequenceStatus.RUNNING:
-                return None
+    def _plan_each(
+        self, sequences: Iterable[Sequence], fit: Callable[[Sequence], PlannedSequence | None]
+    ) -> Iterator[PlannedSequence]:
+        for sequence in sequences:
+            if sequence.status is SequenceStatus.RUNNING and (part := fit(sequence)) is not None:
+                yield part
+
+    def _fit_decoding(self, sequence: Sequence, rows: _Rows) -> PlannedSequence | None:
+        """Reserve blocks for a row and its drafts; without room for the drafts, for the row alone."""
+        if not rows.take_decoding():
+            return None
+        wanted = min(self._draft_length(sequence), sequence.max_useful_draft_length)
+        draft_length = max(0, min(wanted, rows.num_for_drafts))
+        end = sequence.num_computed_tokens + 1
+        if draft_length and self._room.reserve_free(sequence, end + draft_length):
+            rows.take_drafts(draft_length)
+            return PlannedSequence(sequence, 1, draft_length)
+        return PlannedSequence(sequence, 1, 0) if self._make_room(sequence, end) else None
+
+    def _fit_prefill(self, sequence: Sequence, rows: _Rows) -> PlannedSequence | None:
+        if not self._room.catch_up(sequence):
+            return None
+        num_tokens = min(sequence.num_uncomputed_tokens, self._limits.prefill_chunk, rows.num_for_prompts)
+        if num_tokens < 1 or not self._make_room(sequence, sequence.num_computed_tokens + num_tokens):
+            return None
+        self._room.note_computing(sequence, num_tokens)
+        rows.take_prompt(num_tokens)
         return PlannedSequence(sequence, num_tokens, 0)
 
-    def _admit(self, rows_left: int) -> PlannedSequence | None:
-        """Start the oldest waiting sequence if there is a seat, and blocks for all that it has so far."""
-        if not self._waiting or len(self._running) >= self._limits.max_num_seqs:
-            return None
-        sequence = self._waiting[0]
-        # A spare block for each runner, or the newcomer would be pushed out again a few steps later.
-        num_needed = self._pool.blocks_for(len(sequence.token_ids)) + len(self._running)
-        if num_needed > self._pool.num_free and self._running:
-            return None
-        if not sequence.table.reserve(len(sequence.token_ids)):
-            return None
-        self._waiting.popleft()
-        self._running.append(sequence)
-        sequence.status = SequenceStatus.RUNNING
-        num_tokens = min(sequence.num_uncomputed_tokens, self._limits.prefill_chunk, rows_left)
-        return PlannedSequence(sequence, num_tokens, 0)
+    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Hold blocks for positions 0 .. num_tokens - 1, at the cost of drafts, then of the youngest."""
+        while not self._room.reserve(sequence, num_tokens):
+            self._preempt(self._running[-1])
+            if sequence.status is not SequenceStatus.RUNNING:
+                return False
+        return True
+
+    def _admit(self, rows: _Rows, now: float) -> Iterator[PlannedSequence]:
+        """Start waiting sequences while there are seats, rows, and blocks for all that they have so far."""
+        for sequence in self._waiting[: self._limits.max_num_seqs]:
+            if len(self._running) >= self._limits.max_num_seqs or rows.num_for_prompts < 1:
+                return
+            if self._room.admit(sequence, len(self._running)):
+                self._waiting.remove(sequence)
+                bisect.insort(self._running, sequence, key=_age)
+                sequence.status = SequenceStatus.RUNNING
+                if (part := self._fit_prefill(sequence, rows)) is not None:
+                    yield part
+            elif now - sequence.submitted_at >= self._limits.max_overtaking_s:
+                return
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         sequence.preempt()
-        self._waiting.appendleft(sequence)
+        self.add(sequence)
         self._on_preempt(sequence)
         self.num_preemptions += 1
+
+
+class _Rows:
+    """The rows of one step: one for each sequence that decodes, then those of prompts, then drafts."""
+
+    def __init__(self, limits: SchedulerLimits, num_decoding: int, *, has_prompts: bool) -> None:
+        self._ratio = limits.mixed_prefill_ratio
+        self._num_decoding = min(num_decoding, limits.max_num_batched_tokens)
+        self._num_beside_prompts = self._num_decoding
+        self._num_of_prompts = 0
+        self._left = limits.max_num_batched_tokens - self._num_decoding
+        # Kept from drafts, but never more than half: a short prompt should not end all drafting.
+        self._kept = min(self._most_of_prompts(), -(-self._left // 2)) if has_prompts else 0
+
+    @property
+    def num_for_prompts(self) -> int:
+        """Rows that prompts may take."""
+        return min(self._most_of_prompts() - self._num_of_prompts, self._left)
+
+    @property
+    def num_for_drafts(self) -> int:
+        """Rows that drafts may take."""
+        return max(0, self._left - self._kept)
+
+    def _most_of_prompts(self) -> int:
+        if not self._num_beside_prompts:
+            return self._left + self._num_of_prompts
+        return max(MIN_MIXED_PREFILL, math.ceil(self._ratio * self._num_beside_prompts))
+
+    def take_decoding(self) -> bool:
+        """Take one row; False if there is none."""
+        self._num_decoding -= 1
+        return self._num_decoding >= 0
+
+    def take_drafts(self, count: int) -> None:
+        """Take rows for drafts."""
+        self._left -= count
+        self._num_beside_prompts += count
+
+    def take_prompt(self, count: int) -> None:
+        """Take rows for a prompt."""
+        self._left -= count
+        self._num_of_prompts += count
+
+
+def _age(sequence: Sequence) -> int:
+    return sequence.number

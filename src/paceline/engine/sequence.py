@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from paceline.cache import BlockPool, BlockTable
+from paceline.cache import BlockTable
 from paceline.models.detokenizer import IncrementalDetokenizer
 from paceline.records import FinishReason, PositionLogprobs, Request
 from paceline.sampling.state import SamplingState
@@ -33,7 +33,7 @@ class Sequence:
         number: int,
         request: Request,
         *,
-        pool: BlockPool,
+        table: BlockTable,
         sampling: SamplingState,
         detokenizer: IncrementalDetokenizer,
         max_total_tokens: int,
@@ -43,11 +43,14 @@ class Sequence:
         self.request = request
         self.sampling = sampling
         self.detokenizer = detokenizer
-        self.table = BlockTable(pool)
+        self.table = table
         self.status = SequenceStatus.WAITING
         self.token_ids = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        """Tokens of the prompt that were computed for others."""
+        self.was_preempted = False
         # Prompt and output together may not pass this: max_tokens or the context, whichever ends first.
         self.max_total_tokens = max_total_tokens
         self.finish_reason: FinishReason | None = None
@@ -94,7 +97,8 @@ class Sequence:
         return max(0, self.max_total_tokens - len(self.token_ids) - 1)
 
     def preempt(self) -> None:
-        """Give all blocks back; what was computed will be computed again, to the same bits."""
+        """Give all blocks back; what is not found again is computed again, to the same bits."""
         self.table.clear()
         self.num_computed_tokens = 0
+        self.was_preempted = True
         self.status = SequenceStatus.WAITING

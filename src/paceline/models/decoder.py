@@ -12,6 +12,7 @@ from paceline.kernels import reference
 from paceline.kernels.threads import run_parts
 from paceline.models.decoder_config import Activation, DecoderConfig, RotaryLayout
 from paceline.models.interface import KVStore, SequenceSlice
+from paceline.models.kv_arena import KVArena, KVLayout
 from paceline.models.kv_store import PagedKVStore
 from paceline.models.rotary import RotaryTable
 from paceline.models.weights import DecoderWeights, LayerWeights
@@ -76,16 +77,40 @@ class Decoder:
         """Bytes of KV for one position, all layers."""
         return 2 * _FLOAT_BYTES * self.config.num_layers * self.config.num_kv_heads * self.config.head_dim
 
+    @property
+    def kv_layout(self) -> KVLayout:
+        """What the model asks of a page of KV memory."""
+        row_bytes = _FLOAT_BYTES * self.config.num_kv_heads * self.config.head_dim
+        return KVLayout(self.kv_bytes_per_token(), row_bytes)
+
+    def kv_in(self, arena: KVArena, block_size: int) -> PagedKVStore:
+        """Return KV memory in pages that other models may share, `block_size` positions in each."""
+        arena.check(self.kv_layout, block_size)
+        return PagedKVStore(arena, block_size, self.config.num_kv_heads, self.config.head_dim)
+
     def allocate_kv(self, num_blocks: int, block_size: int) -> PagedKVStore:
-        """Return KV memory for `num_blocks` blocks of `block_size` positions.
+        """Return KV memory of its own, for `num_blocks` blocks of `block_size` positions.
 
         Raises:
             CapacityError: the device does not have it.
         """
+        page_bytes = block_size * self.kv_bytes_per_token()
+        return self.kv_in(KVArena(num_blocks, page_bytes, self._device), block_size)
+
+    def workspace_bytes_for(self, num_rows: int, num_logits: int, num_positions: int) -> int:
+        """Most bytes that a forward pass takes besides weights and KV, its logits included.
+
+        An estimate: PyTorch frees intermediates as it goes, so those of the widest stage count, twice.
+        """
         config = self.config
-        return PagedKVStore(
-            config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, self._device
+        qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        widths = 3 * config.hidden_size + 2 * max(qkv, 3 * config.intermediate_size)
+        rows = reference.padded(num_rows, reference.ROW_TILE)
+        logits = reference.padded(num_logits, reference.ROW_TILE)
+        gathered = (
+            2 * config.num_kv_heads * config.head_dim * reference.padded(num_positions, reference.KV_BLOCK)
         )
+        return _FLOAT_BYTES * (rows * widths + gathered + 2 * logits * config.vocab_size)
 
     @torch.inference_mode()
     def forward(self, slices: Sequence[SequenceSlice], kv: KVStore) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import torch
 
+from paceline.models.kv_arena import KVArena, KVLayout
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceSlice:
@@ -58,8 +60,23 @@ class CausalModel(Protocol):
     def kv_bytes_per_token(self) -> int:
         """Bytes of KV for one position, all layers."""
 
+    @property
+    def kv_layout(self) -> KVLayout:
+        """What the model asks of a page of KV memory."""
+
+    def kv_in(self, arena: KVArena, block_size: int) -> KVStore:
+        """Return KV memory in pages that other models may share, `block_size` positions in each."""
+
     def allocate_kv(self, num_blocks: int, block_size: int) -> KVStore:
-        """Return KV memory for `num_blocks` blocks of `block_size` positions."""
+        """Return KV memory of its own, for `num_blocks` blocks of `block_size` positions."""
+
+    def workspace_bytes_for(self, num_rows: int, num_logits: int, num_positions: int) -> int:
+        """Most bytes that a forward pass takes besides weights and KV, its logits included.
+
+        Args:
+            num_rows, num_logits: of the whole pass.
+            num_positions: of its longest sequence.
+        """
 
     def forward(self, slices: Sequence[SequenceSlice], kv: KVStore) -> torch.Tensor:
         """Compute all rows of all slices in one pass, writing their KV.

@@ -129,6 +129,14 @@ def load_model(
     )
 
 
+def weight_bytes(path: Path) -> int:
+    """Return about how many bytes a model's weights take: those of its files."""
+    if path.suffix == ".safetensors":
+        path = path.parent
+    files = path.glob("*.safetensors") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
 def gguf_decoder(file: GGUFFile) -> tuple[DecoderConfig, TensorSource]:
     """Return what a GGUF file says of its decoder, without decoding a tensor."""
     return config_from_gguf(file), TensorSource(str(file.path), file.tensors)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paceline.errors import CapacityError, ConfigError
+from paceline.errors import ConfigError
 from paceline.kernels import _native
 from paceline.models.decoder_config import DecoderConfig
 from paceline.models.interface import KVStore, SequenceSlice
+from paceline.models.kv_arena import KVArena, KVLayout
 from paceline.models.native_weights import NativeWeights
 from paceline.models.rotary import frequencies_of
 
@@ -20,36 +21,12 @@ _HALF_BYTES = 2
 
 
 class NativeKVStore:
-    """float16 keys and values; the memory is reserved and not touched until sequences fill it."""
+    """float16 keys and values in the pages of an arena."""
 
-    def __init__(self, model: _native.Model, num_blocks: int, block_size: int) -> None:
-        """Reserve the memory.
-
-        Raises:
-            ConfigError: blocks are not whole blocks of the attention kernel.
-            CapacityError: the machine does not have the memory.
-        """
-        if block_size % KERNEL_BLOCK:
-            raise ConfigError(
-                given=f"KV blocks of {block_size} positions",
-                expected=f"a multiple of {KERNEL_BLOCK} with native kernels",
-                remedy="Set block_size to 16, or kernels to 'reference'",
-            )
-        self.num_blocks, self.block_size = num_blocks, block_size
-        self._ratio = block_size // KERNEL_BLOCK
-        try:
-            self.native = model.allocate_kv(num_blocks * self._ratio)
-        except MemoryError:
-            raise CapacityError(
-                given=f"{num_blocks} KV blocks of {block_size} positions",
-                expected="a KV memory that this machine can hold",
-                remedy="Ask for fewer blocks",
-            ) from None
-
-    def kernel_blocks(self, block_ids: Sequence[int]) -> Sequence[int]:
-        """Return the kernel's blocks that blocks of ours are made of, in order."""
-        ratio = self._ratio
-        return block_ids if ratio == 1 else [ratio * b + i for b in block_ids for i in range(ratio)]
+    def __init__(self, model: _native.Model, arena: KVArena, block_size: int) -> None:
+        """Look at pages that the arena found large enough."""
+        self.num_blocks, self.block_size = arena.num_pages, block_size
+        self.native = model.kv_in(arena.memory.numpy(), block_size // KERNEL_BLOCK)
 
 
 class NativeDecoder:
@@ -109,14 +86,35 @@ class NativeDecoder:
         """Bytes of KV for one position, all layers."""
         return 2 * _HALF_BYTES * self.config.num_layers * self.config.num_kv_heads * self.config.head_dim
 
+    @property
+    def kv_layout(self) -> KVLayout:
+        """What the model asks of a page of KV memory."""
+        return KVLayout(self.kv_bytes_per_token(), self._model.kv_unit_bytes)
+
+    def kv_in(self, arena: KVArena, block_size: int) -> NativeKVStore:
+        """Return KV memory in pages that other models may share, `block_size` positions in each.
+
+        Raises:
+            ConfigError: block_size is not a multiple of 16.
+        """
+        _check_block_size(block_size)
+        arena.check(self.kv_layout, block_size)
+        return NativeKVStore(self._model, arena, block_size)
+
     def allocate_kv(self, num_blocks: int, block_size: int) -> NativeKVStore:
-        """Return KV memory for `num_blocks` blocks of `block_size` positions.
+        """Return KV memory of its own, for `num_blocks` blocks of `block_size` positions.
 
         Raises:
             ConfigError: block_size is not a multiple of 16.
             CapacityError: the machine does not have the memory.
         """
-        return NativeKVStore(self._model, num_blocks, block_size)
+        _check_block_size(block_size)
+        arena = KVArena(num_blocks, block_size * self.kv_bytes_per_token(), torch.device("cpu"))
+        return self.kv_in(arena, block_size)
+
+    def workspace_bytes_for(self, num_rows: int, num_logits: int, num_positions: int) -> int:
+        """Most bytes that a forward pass takes besides weights and KV, its logits included."""
+        return self._model.workspace_bytes_for(num_rows, num_logits, num_positions)
 
     def forward(self, slices: Sequence[SequenceSlice], kv: KVStore) -> Tensor:
         """Compute all rows of all slices in one pass, writing their KV.
@@ -131,7 +129,14 @@ class NativeDecoder:
         """
         if not isinstance(kv, NativeKVStore):
             raise TypeError(f"KV of {type(kv).__name__}; expected what this model's allocate_kv returned")
-        sequences = [
-            (item.token_ids, item.start, kv.kernel_blocks(item.block_ids), item.num_logits) for item in slices
-        ]
+        sequences = [(item.token_ids, item.start, item.block_ids, item.num_logits) for item in slices]
         return torch.from_numpy(self._model.forward(sequences, kv.native))
+
+
+def _check_block_size(block_size: int) -> None:
+    if block_size % KERNEL_BLOCK:
+        raise ConfigError(
+            given=f"KV blocks of {block_size} positions",
+            expected=f"a multiple of {KERNEL_BLOCK} with native kernels",
+            remedy="Set block_size to 16, or kernels to 'reference'",
+        )
