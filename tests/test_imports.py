@@ -13,6 +13,7 @@ SOURCE = Path(paceline.__file__).parent
 
 LAYERS = (
     ("errors", "clock"),
+    ("parameters",),
     ("records",),
     ("config",),
     ("policy",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from paceline.cache import BlockPool
 from paceline.clock import Clock, monotonic
@@ -19,6 +19,8 @@ from paceline.errors import InvalidParameterError
 from paceline.models.detokenizer import IncrementalDetokenizer
 from paceline.models.interface import CausalModel, Vocabulary
 from paceline.records import FinishReason, Request, StreamChunk
+from paceline.sampling.grammar import Grammar, GrammarCompiler
+from paceline.sampling.noise import derive_seed
 from paceline.sampling.state import SamplingState
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class Engine:
     ) -> None:
         self._model = model
         self._vocabulary = vocabulary
+        self._grammars = GrammarCompiler(vocabulary.token_bytes, vocabulary.num_real_tokens)
         self._drafters = dict(drafters)
         self._clock = clock
         self._pool = BlockPool(num_blocks, block_size)
@@ -82,55 +85,81 @@ class Engine:
         """Times that a sequence gave its blocks to an older one."""
         return self._scheduler.num_preemptions
 
-    def submit(self, request: Request) -> None:
-        """Queue a request; raises a RequestError if it can never run, and then nothing is queued."""
+    def prepare(self, request: Request) -> tuple[Sequence, ...]:
+        """Check a request and return its n choices, ready for `add`; nothing is queued. Safe in any thread.
+
+        Raises:
+            RequestError: it can never run.
+        """
+        params = request.sampling
         check_request(request, self.context_length, self._model.vocab_size, self._drafters)
-        if any(s.request.id == request.id for s in itertools.chain(self._scheduler, self._unreported)):
-            raise InvalidParameterError(
-                given=f"request id {request.id!r}, which is still running",
-                expected="an id that no unfinished request has",
-                remedy="Choose another id",
-            )
+        form = params.structured_output
+        grammar = None if form is None else self._grammars.compile(form)
+        return tuple(self._new_sequence(request, index, grammar) for index in range(params.n))
+
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        """Queue the choices of one request, all or none.
+
+        Raises:
+            InvalidParameterError: an unfinished request has the same id.
+        """
+        new = list(sequences)
+        request_ids = {sequence.request.id for sequence in new}
+        for running in itertools.chain(self._scheduler, self._unreported):
+            if running.request.id in request_ids:
+                raise InvalidParameterError(
+                    given=f"request id {running.request.id!r}, which is still running",
+                    expected="an id that no unfinished request has",
+                    remedy="Choose another id",
+                )
+        for sequence in new:
+            self._scheduler.add(sequence)
+
+    def submit(self, request: Request) -> None:
+        """Queue one request; raises a RequestError if it can never run, and then nothing is queued."""
+        self.add(self.prepare(request))
+
+    def _new_sequence(self, request: Request, index: int, grammar: Grammar | None) -> Sequence:
         params = request.sampling
         end_token_ids = frozenset() if params.ignore_eos else self._vocabulary.eos_ids
         room = self.context_length
         if params.max_tokens is not None:
             room = min(room, len(request.prompt_token_ids) + params.max_tokens)
-        sequence = Sequence(
+        return Sequence(
             next(self._numbers),
             request,
             pool=self._pool,
             sampling=SamplingState(
                 params,
-                request.seed,
+                derive_seed(request.seed, index),
                 request.prompt_token_ids,
                 end_token_ids,
                 vocab_size=self._model.vocab_size,
                 num_real_tokens=self._vocabulary.num_real_tokens,
+                grammar=grammar,
             ),
             detokenizer=IncrementalDetokenizer(self._vocabulary.token_bytes, params.stop, params.min_tokens),
             max_total_tokens=room,
             submitted_at=self._clock(),
+            index=index,
         )
-        self._scheduler.add(sequence)
 
     def abort(self, request_id: str, *, is_reported: bool = True) -> bool:
-        """End a request now, wherever it stands.
+        """End a request with all its choices now, wherever they stand.
 
         Args:
             request_id: the request.
-            is_reported: whether its last chunk comes with the next step; if not, nothing more is said of it.
+            is_reported: whether the last chunks come with the next step; if not, nothing more is said of it.
 
         Returns:
             Whether there was such a request.
         """
-        for sequence in self._scheduler:
-            if sequence.request.id == request_id:
-                self._end(sequence, FinishReason.ABORT)
-                if not is_reported:
-                    self._unreported.remove(sequence)
-                return True
-        return False
+        found = [sequence for sequence in self._scheduler if sequence.request.id == request_id]
+        for sequence in found:
+            self._end(sequence, FinishReason.ABORT)
+        if not is_reported:
+            self._unreported = [s for s in self._unreported if s.request.id != request_id]
+        return bool(found)
 
     def step(self) -> list[StreamChunk]:
         """Plan, draft, verify, commit, emit."""
@@ -164,7 +193,7 @@ class Engine:
             if outcome.error is not None:
                 self._end(sequence, FinishReason.ERROR, outcome.error)
                 continue
-            commit_step(outcome.part, outcome.verdict, outcome.num_drafted, now)
+            commit_step(outcome.part, outcome.verdict, outcome.num_drafted, now, outcome.prompt_logprobs)
             if sequence.finish_reason is not None:
                 self._scheduler.remove(sequence)
                 self._release_drafts(sequence)

@@ -12,6 +12,8 @@ from paceline.drafters.interface import Drafter, DraftProposal, DraftRequest
 from paceline.engine.scheduler import PlannedSequence
 from paceline.errors import GenerationError
 from paceline.models.interface import CausalModel, KVStore, SequenceSlice
+from paceline.records import PositionLogprobs
+from paceline.sampling.logprobs import position_logprobs
 from paceline.sampling.sampler import verify
 from paceline.sampling.verdict import Verdict
 
@@ -27,6 +29,8 @@ class Outcome:
     verdict: Verdict | None = None
     """None for a prefill chunk that does not reach the last known token."""
     num_drafted: int = 0
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    """Of the next tokens of the prompt, where they were asked for."""
     error: GenerationError | None = None
     """Why this one sequence cannot go on."""
 
@@ -69,21 +73,39 @@ def judge(planned: Sequence[PlannedSequence], proposals: Proposals, logits: np.n
 
 
 def _judge_one(part: PlannedSequence, proposals: Proposals, rows: np.ndarray) -> Outcome:
+    """Judge one part by its rows [n, vocab], the last of which are those of the drafts."""
+    scores = _score_prompt(part, rows)
     if not part.completes:
-        return Outcome(part)
+        return Outcome(part, prompt_logprobs=scores)
     proposal = _proposal(part, proposals)
     sequence = part.sequence
     try:
         verdict = verify(
             sequence.request.speculation.verification,
-            rows,
+            rows[len(rows) - len(proposal.token_ids) - 1 :],
             proposal.token_ids,
             proposal.sampled_from,
             sequence.sampling,
         )
     except GenerationError as error:
-        return Outcome(part, error=error)
-    return Outcome(part, verdict, len(proposal.token_ids))
+        return Outcome(part, prompt_logprobs=scores, error=error)
+    return Outcome(part, verdict, len(proposal.token_ids), scores)
+
+
+def _score_prompt(part: PlannedSequence, rows: np.ndarray) -> tuple[PositionLogprobs, ...]:
+    """Return the log-probabilities of the prompt's tokens of which these rows [n, vocab] tell first."""
+    sequence = part.sequence
+    if sequence.num_prompt_logprobs is None:
+        return ()
+    num_known = len(sequence.prompt_logprobs)
+    wanted = sequence.token_ids[num_known : sequence.num_prompt_tokens][
+        : sequence.num_scored_rows(part.num_tokens)
+    ]
+    num_real = sequence.sampling.num_real_tokens
+    return tuple(
+        position_logprobs(row[:num_real], token_id, sequence.num_prompt_logprobs)
+        for row, token_id in zip(rows, wanted, strict=False)
+    )
 
 
 def _draft_request(part: PlannedSequence) -> DraftRequest:
@@ -98,13 +120,21 @@ def _draft_request(part: PlannedSequence) -> DraftRequest:
 
 
 def _admissible(proposal: DraftProposal, part: PlannedSequence) -> DraftProposal:
-    """Cut a proposal at its planned length and at the first id that the target does not know."""
-    num_real = part.sequence.sampling.num_real_tokens
+    """Cut a proposal at its planned length and before the first token that could not stand.
+
+    That is an id that the target does not know, or one that the grammar forbids. Where drafts were sampled
+    from a distribution, the forbidden one is kept as the last: to drop it by looking at it would not keep the
+    distribution, and verification rejects it anyway.
+    """
+    sampling = part.sequence.sampling
     keep = 0
     for token_id in proposal.token_ids[: part.draft_length]:
-        if not 0 <= token_id < num_real:
+        if not 0 <= token_id < sampling.num_real_tokens:
             break
         keep += 1
+    if sampling.grammar is not None:
+        num_admissible = sampling.grammar.num_admissible(proposal.token_ids[:keep])
+        keep = min(keep, num_admissible + (proposal.sampled_from is not None))
     if keep == len(proposal.token_ids):
         return proposal
     sampled_from = None if proposal.sampled_from is None else proposal.sampled_from[:keep]
@@ -116,7 +146,10 @@ def _proposal(part: PlannedSequence, proposals: Proposals) -> DraftProposal:
 
 
 def _num_logits(part: PlannedSequence, proposals: Proposals) -> int:
-    return 1 + len(_proposal(part, proposals).token_ids) if part.completes else 0
+    num_scored = part.sequence.num_scored_rows(part.num_tokens)
+    if not part.completes:
+        return num_scored
+    return max(1, num_scored) + len(_proposal(part, proposals).token_ids)
 
 
 def _slice(part: PlannedSequence, proposals: Proposals) -> SequenceSlice:
