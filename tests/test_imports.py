@@ -15,6 +15,7 @@ LAYERS = (
     ("errors", "clock"),
     ("parameters",),
     ("records",),
+    ("step_records",),
     ("config",),
     ("policy",),
     ("planner",),

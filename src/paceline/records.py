@@ -188,6 +188,8 @@ class SpeculationStats:
     """Drafted tokens that were emitted; those cut off by a stop or a cap do not count."""
     num_emitted: int = 0
     """Tokens emitted in those steps: accepted and bonus."""
+    fallback: str | None = None
+    """Why drafting ended before the answer did, if it did."""
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -265,6 +267,7 @@ class GenerationResult:
                 "num_accepted": stats.num_accepted,
                 "acceptance_rate": stats.acceptance_rate,
                 "acceptance_length": stats.acceptance_length,
+                "fallback": stats.fallback,
             },
             "timing": {
                 "ttft_s": timing.ttft_s,

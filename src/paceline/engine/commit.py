@@ -27,6 +27,7 @@ def commit_step(
         prompt_logprobs: of the next tokens of the prompt.
     """
     sequence = part.sequence
+    sequence.progressed_at = now
     sequence.prompt_logprobs.extend(prompt_logprobs)
     sequence.num_computed_tokens += part.num_tokens
     if verdict is None:

@@ -13,15 +13,18 @@ from paceline.engine import step as stages
 from paceline.engine.admission import check_request
 from paceline.engine.commit import commit_step, finish
 from paceline.engine.emit import take_chunk
+from paceline.engine.observer import Observers
 from paceline.engine.scheduler import Scheduler, SchedulerLimits, StepPlan
-from paceline.engine.sequence import Sequence
-from paceline.errors import InvalidParameterError
+from paceline.engine.sequence import Sequence, SequenceStatus
+from paceline.engine.trace import DRAFT, VERIFY, StepTrace
+from paceline.errors import InvalidParameterError, PacelineError
 from paceline.models.detokenizer import IncrementalDetokenizer
 from paceline.models.interface import CausalModel, Vocabulary
 from paceline.records import FinishReason, Request, StreamChunk
 from paceline.sampling.grammar import Grammar, GrammarCompiler
 from paceline.sampling.noise import derive_seed
 from paceline.sampling.state import SamplingState
+from paceline.step_records import Stall
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ class Engine:
         self._numbers = itertools.count()
         self._unreported: list[Sequence] = []
         self.num_steps = 0
+        self.observers = Observers()
+        """Who is told of each step."""
 
     @property
     def has_work(self) -> bool:
@@ -79,6 +84,16 @@ class Engine:
     def drafters(self) -> Mapping[str, Drafter]:
         """The drafters that requests may name."""
         return self._drafters
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold blocks."""
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait."""
+        return self._scheduler.num_waiting
 
     @property
     def num_preemptions(self) -> int:
@@ -161,39 +176,81 @@ class Engine:
             self._unreported = [s for s in self._unreported if s.request.id != request_id]
         return bool(found)
 
+    def fail_all(self, error: Exception) -> None:
+        """End every request with an error: what is left to do when a step could not even be planned."""
+        for sequence in list(self._scheduler):
+            self._end(sequence, FinishReason.ERROR, stages.failed(error))
+
+    def end_stalled(self, request_id: str, error: PacelineError) -> None:
+        """End a request with all its choices, with an error; their last chunks come with the next step."""
+        for sequence in [s for s in self._scheduler if s.request.id == request_id]:
+            self._end(sequence, FinishReason.ERROR, error)
+
+    def stalled(self, after_s: float) -> list[Stall]:
+        """Return the sequences for which nothing was computed for `after_s` seconds or longer."""
+        now = self._clock()
+        return [
+            Stall(
+                sequence.request.id,
+                sequence.index,
+                now - sequence.progressed_at,
+                is_waiting=sequence.status is SequenceStatus.WAITING,
+                is_step_stuck=False,
+            )
+            for sequence in self._scheduler
+            if now - sequence.progressed_at >= after_s
+        ]
+
     def step(self) -> list[StreamChunk]:
         """Plan, draft, verify, commit, emit."""
+        trace = StepTrace(self._clock)
+        trace.mark()
         plan = self._scheduler.plan()
-        proposals, draft_s = self._draft(plan)
-        outcomes, verify_s = self._verify(plan, proposals)
-        self._commit(outcomes, draft_s, verify_s)
-        return self._emit(plan)
+        if self.observers:
+            trace.begin(plan)
+        trace.mark()
+        drafts = self._draft(plan)
+        trace.mark()
+        logits = self._verify(plan, drafts.proposals)
+        trace.mark()
+        self._commit(stages.judge(plan.planned, drafts.proposals, logits), trace)
+        chunks = self._emit(plan)
+        trace.mark()
+        trace.tell(self.observers, self, drafts.proposals, chunks)
+        return chunks
 
-    def _draft(self, plan: StepPlan) -> tuple[stages.Proposals, float]:
-        begin = self._clock()
-        proposals = stages.draft(plan.drafting, self._drafters)
-        return proposals, self._clock() - begin
+    def _draft(self, plan: StepPlan) -> stages.Drafts:
+        drafts = stages.draft(plan.drafting, self._drafters)
+        for part in plan.drafting:
+            part.sequence.fallback = drafts.faults.get(part.sequence.number)
+        return drafts
 
-    def _verify(self, plan: StepPlan, proposals: stages.Proposals) -> tuple[list[stages.Outcome], float]:
+    def _verify(self, plan: StepPlan, proposals: stages.Proposals) -> stages.Rows:
         if not plan.planned:
-            return [], 0.0
-        begin = self._clock()
-        logits = stages.forward(plan.planned, proposals, self._model, self._kv)
-        verify_s = self._clock() - begin
+            return stages.NO_ROWS
         self.num_steps += 1
-        return stages.judge(plan.planned, proposals, logits), verify_s
+        try:
+            return stages.forward(plan.planned, proposals, self._model, self._kv)
+        except Exception as error:
+            log.exception("the target failed in a step of %d sequences", len(plan.planned))
+            return stages.failed(error)
 
-    def _commit(self, outcomes: list[stages.Outcome], draft_s: float, verify_s: float) -> None:
-        now = self._clock()
+    def _commit(self, outcomes: list[stages.Outcome], trace: StepTrace) -> None:
+        now = trace.marks[-1]
         for outcome in outcomes:
             sequence = outcome.part.sequence
             if sequence.num_output_tokens:
-                sequence.draft_s += draft_s if outcome.part.draft_length else 0.0
-                sequence.verify_s += verify_s
+                sequence.draft_s += trace.seconds(DRAFT) if outcome.part.draft_length else 0.0
+                sequence.verify_s += trace.seconds(VERIFY)
             if outcome.error is not None:
                 self._end(sequence, FinishReason.ERROR, outcome.error)
                 continue
-            commit_step(outcome.part, outcome.verdict, outcome.num_drafted, now, outcome.prompt_logprobs)
+            try:
+                commit_step(outcome.part, outcome.verdict, outcome.num_drafted, now, outcome.prompt_logprobs)
+            except Exception as error:
+                log.exception("a sequence could not be taken on; the others go on")
+                self._end(sequence, FinishReason.ERROR, stages.failed(error))
+                continue
             if sequence.finish_reason is not None:
                 self._scheduler.remove(sequence)
                 self._release_drafts(sequence)
@@ -211,10 +268,12 @@ class Engine:
 
     def _release_drafts(self, sequence: Sequence) -> None:
         for drafter in self._drafters.values():
-            drafter.release(sequence.number)
+            stages.release(drafter, sequence.number)
 
 
 def _fixed_draft_length(sequence: Sequence) -> int:
     """The simplest policy: what the request says."""
     speculation = sequence.request.speculation
+    if sequence.fallback is not None:
+        return 0
     return speculation.draft_length if speculation.enabled and speculation.drafter else 0

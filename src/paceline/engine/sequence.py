@@ -70,9 +70,13 @@ class Sequence:
         self.num_sent_tokens = 0
         self.num_steps = 0
         self.num_drafted = 0
+        self.fallback: str | None = None
+        """Why it drafts no more, though its request asked for it."""
         self.draft_s = 0.0
         self.verify_s = 0.0
         self.submitted_at = submitted_at
+        self.progressed_at = submitted_at
+        """When something was last computed for it."""
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,15 +11,29 @@ import torch
 
 from paceline.drafters.interface import Drafter, DraftProposal, DraftRequest
 from paceline.engine.scheduler import PlannedSequence
-from paceline.errors import GenerationError
+from paceline.errors import GenerationError, PacelineError, StepError
 from paceline.models.interface import CausalModel, KVStore, SequenceSlice
 from paceline.records import PositionLogprobs
 from paceline.sampling.logprobs import position_logprobs
 from paceline.sampling.sampler import verify
 from paceline.sampling.verdict import Verdict
 
+log = logging.getLogger(__name__)
+
+Rows = np.ndarray | StepError
+"""Logits [rows that need them, vocab], or why there are none."""
+NO_ROWS = np.empty((0, 0), dtype=np.float32)
 Proposals = Mapping[int, DraftProposal]
 """Proposals by sequence number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What came out of drafting, by sequence number."""
+
+    proposals: Proposals
+    faults: Mapping[int, str]
+    """Why a drafter failed on a sequence, which goes on without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +46,56 @@ class Outcome:
     num_drafted: int = 0
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
     """Of the next tokens of the prompt, where they were asked for."""
-    error: GenerationError | None = None
+    error: PacelineError | None = None
     """Why this one sequence cannot go on."""
 
 
-def draft(drafting: Sequence[PlannedSequence], drafters: Mapping[str, Drafter]) -> Proposals:
-    """Ask each drafter once for all sequences that use it."""
+def draft(drafting: Sequence[PlannedSequence], drafters: Mapping[str, Drafter]) -> Drafts:
+    """Ask each drafter once for all sequences that use it.
+
+    A drafter that raises, or gives no proper answer, is asked for each sequence alone, so that one sequence
+    cannot cost the others their drafts.
+    """
     by_drafter: dict[str, list[PlannedSequence]] = {}
     for part in drafting:
         by_drafter.setdefault(part.sequence.request.speculation.drafter or "", []).append(part)
     proposals: dict[int, DraftProposal] = {}
+    faults: dict[int, str] = {}
     for name, parts in by_drafter.items():
-        answers = drafters[name].propose([_draft_request(part) for part in parts])
-        for part, answer in zip(parts, answers, strict=True):
-            proposals[part.sequence.number] = _admissible(answer, part)
-    return proposals
+        _ask(drafters[name], name, parts, proposals, faults)
+    return Drafts(proposals, faults)
+
+
+def _ask(
+    drafter: Drafter,
+    name: str,
+    parts: Sequence[PlannedSequence],
+    proposals: dict[int, DraftProposal],
+    faults: dict[int, str],
+) -> None:
+    try:
+        answers = drafter.propose([_draft_request(part) for part in parts])
+        cut = [_admissible(answer, part) for part, answer in zip(parts, answers, strict=True)]
+    except Exception as error:
+        # Only the target may fail a request. What the drafter holds for these is in an unknown state.
+        for part in parts:
+            release(drafter, part.sequence.number)
+        if len(parts) == 1:
+            log.warning("drafter %s failed; a request goes on without drafts", name, exc_info=True)
+            faults[parts[0].sequence.number] = f"drafter {name} failed: {type(error).__name__}: {error}"
+            return
+        for part in parts:
+            _ask(drafter, name, [part], proposals, faults)
+        return
+    proposals.update((part.sequence.number, proposal) for part, proposal in zip(parts, cut, strict=True))
+
+
+def release(drafter: Drafter, sequence_number: int) -> None:
+    """Let a drafter forget a sequence; it cannot stop the engine by failing at that."""
+    try:
+        drafter.release(sequence_number)
+    except Exception:
+        log.exception("drafter %s could not forget a sequence", drafter.name)
 
 
 def forward(
@@ -61,13 +111,20 @@ def forward(
     return logits.numpy(force=True)
 
 
-def judge(planned: Sequence[PlannedSequence], proposals: Proposals, logits: np.ndarray) -> list[Outcome]:
+def judge(planned: Sequence[PlannedSequence], proposals: Proposals, logits: Rows) -> list[Outcome]:
     """Compare the drafts with the target's logits, sequence by sequence."""
+    if isinstance(logits, StepError):
+        return [Outcome(part, error=logits) for part in planned]
     outcomes: list[Outcome] = []
     first_row = 0
     for part in planned:
         num_rows = _num_logits(part, proposals)
-        outcomes.append(_judge_one(part, proposals, logits[first_row : first_row + num_rows]))
+        rows = logits[first_row : first_row + num_rows]
+        try:
+            outcomes.append(_judge_one(part, proposals, rows))
+        except Exception as error:
+            log.exception("a sequence could not be judged; the others go on")
+            outcomes.append(Outcome(part, error=failed(error)))
         first_row += num_rows
     return outcomes
 
@@ -90,6 +147,17 @@ def _judge_one(part: PlannedSequence, proposals: Proposals, rows: np.ndarray) ->
     except GenerationError as error:
         return Outcome(part, prompt_logprobs=scores, error=error)
     return Outcome(part, verdict, len(proposal.token_ids), scores)
+
+
+def failed(error: Exception) -> StepError:
+    """Return the error of a request whose step failed, with its cause."""
+    outcome = StepError(
+        given=f"a step that failed: {type(error).__name__}: {error}",
+        expected="a forward pass of the target, and a token for each sequence in it",
+        remedy="Send the request again; if it fails again, the log has the cause",
+    )
+    outcome.__cause__ = error
+    return outcome
 
 
 def _score_prompt(part: PlannedSequence, rows: np.ndarray) -> tuple[PositionLogprobs, ...]:
