@@ -85,13 +85,14 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A sequence that made no progress for too long."""
+    """A sequence that made no progress for too long, or a step that does not end."""
 
     request_id: str
+    """Empty where a step is stuck, which holds up everybody."""
     index: int
     since_s: float
-    """Seconds since something was last computed for it."""
+    """Seconds since something was last computed for it, or since the step began."""
     is_waiting: bool
     """Whether it has no blocks; else it runs and is not served."""
     is_step_stuck: bool
-    """Whether the engine is inside one step all this time, so that nobody makes progress."""
+    """Whether the engine has been inside one step all this time."""

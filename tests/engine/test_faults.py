@@ -265,7 +265,7 @@ def test_a_sequence_without_progress_is_found() -> None:
     clock.advance(4.0)
     assert [s.request_id for s in engine.stalled(4.0)] == ["first", "second"]
     error = StalledError("a stall of 4 s", "progress", "Try again")
-    engine.end_stalled("first", error)
+    engine.fail("first", error)
     assert engine.pool.num_used == 0
     results = {c.request_id: c.result for c in drain(engine) if c.result is not None}
     assert results["first"].error is error

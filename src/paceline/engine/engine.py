@@ -86,6 +86,11 @@ class Engine:
         return self._drafters
 
     @property
+    def max_num_seqs(self) -> int:
+        """Most sequences that run at once."""
+        return self._scheduler.limits.max_num_seqs
+
+    @property
     def num_running(self) -> int:
         """Sequences that hold blocks."""
         return self._scheduler.num_running
@@ -181,7 +186,7 @@ class Engine:
         for sequence in list(self._scheduler):
             self._end(sequence, FinishReason.ERROR, stages.failed(error))
 
-    def end_stalled(self, request_id: str, error: PacelineError) -> None:
+    def fail(self, request_id: str, error: PacelineError) -> None:
         """End a request with all its choices, with an error; their last chunks come with the next step."""
         for sequence in [s for s in self._scheduler if s.request.id == request_id]:
             self._end(sequence, FinishReason.ERROR, error)
