@@ -241,11 +241,11 @@ class GenerationResult:
     seed: int
     """Of this choice: a request with this seed and n = 1 repeats it."""
     logprobs: tuple[PositionLogprobs, ...] | None = None
+    error: Exception | None = field(default=None, compare=False)
     prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
     """One for each token of the prompt, none for its first; on choice 0 only."""
     index: int = 0
     """Which of the request's n choices this is."""
-    error: Exception | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the line that `paceline generate --json` prints."""

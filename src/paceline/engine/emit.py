@@ -46,10 +46,10 @@ def make_result(sequence: Sequence) -> GenerationResult:
             fallback=sequence.fallback,
         ),
         timing=_timing(sequence),
+        index=sequence.index,
+        prompt_logprobs=None if sequence.num_prompt_logprobs is None else tuple(sequence.prompt_logprobs),
         seed=sequence.sampling.seed,
         logprobs=None if sequence.request.sampling.logprobs is None else tuple(sequence.logprobs),
-        prompt_logprobs=None if sequence.num_prompt_logprobs is None else tuple(sequence.prompt_logprobs),
-        index=sequence.index,
         error=sequence.error,
     )
 

@@ -66,6 +66,7 @@ class Engine:
         )
         self._numbers = itertools.count()
         self._unreported: list[Sequence] = []
+        self.max_num_seqs = (limits or SchedulerLimits()).max_num_seqs
         self.num_steps = 0
         self.observers = Observers()
         """Who is told of each step."""
@@ -84,11 +85,6 @@ class Engine:
     def drafters(self) -> Mapping[str, Drafter]:
         """The drafters that requests may name."""
         return self._drafters
-
-    @property
-    def max_num_seqs(self) -> int:
-        """Most sequences that run at once."""
-        return self._scheduler.limits.max_num_seqs
 
     @property
     def num_running(self) -> int:

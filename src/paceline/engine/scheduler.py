@@ -65,7 +65,7 @@ class Scheduler:
         on_preempt: Callable[[Sequence], None],
     ) -> None:
         self._pool = pool
-        self.limits = limits
+        self._limits = limits
         self._draft_length = draft_length
         self._on_preempt = on_preempt
         self._waiting: deque[Sequence] = deque()
@@ -105,7 +105,7 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         """Pick the next step's parts and reserve their blocks."""
-        rows_left = self.limits.max_num_batched_tokens
+        rows_left = self._limits.max_num_batched_tokens
         planned: list[PlannedSequence] = []
         # Decoding sequences first: a long prompt may not hold up those whose readers are waiting.
         for sequence in sorted(self._running, key=lambda s: s.num_uncomputed_tokens > 1):
@@ -124,7 +124,7 @@ class Scheduler:
 
     def _fit(self, sequence: Sequence, rows_left: int) -> PlannedSequence | None:
         """Reserve blocks for one running sequence, pushing out younger ones if they must make room."""
-        num_tokens = min(sequence.num_uncomputed_tokens, self.limits.prefill_chunk, rows_left)
+        num_tokens = min(sequence.num_uncomputed_tokens, self._limits.prefill_chunk, rows_left)
         wanted = self._draft_length(sequence) if sequence.is_decoding else 0
         draft_length = max(0, min(wanted, sequence.max_useful_draft_length, rows_left - num_tokens))
         end = sequence.num_computed_tokens + num_tokens
@@ -138,7 +138,7 @@ class Scheduler:
 
     def _admit(self, rows_left: int) -> PlannedSequence | None:
         """Start the oldest waiting sequence if there is a seat, and blocks for all that it has so far."""
-        if not self._waiting or len(self._running) >= self.limits.max_num_seqs:
+        if not self._waiting or len(self._running) >= self._limits.max_num_seqs:
             return None
         sequence = self._waiting[0]
         # A spare block for each runner, or the newcomer would be pushed out again a few steps later.
@@ -150,7 +150,7 @@ class Scheduler:
         self._waiting.popleft()
         self._running.append(sequence)
         sequence.status = SequenceStatus.RUNNING
-        num_tokens = min(sequence.num_uncomputed_tokens, self.limits.prefill_chunk, rows_left)
+        num_tokens = min(sequence.num_uncomputed_tokens, self._limits.prefill_chunk, rows_left)
         return PlannedSequence(sequence, num_tokens, 0)
 
     def _preempt(self, sequence: Sequence) -> None:
