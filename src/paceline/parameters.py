@@ -46,7 +46,8 @@ class StructuredOutput(Parameters):
     """A form that the whole answer has: exactly one of these is given.
 
     Every token is chosen among those with which the text so far can still be completed to that form, so an
-    answer that ends by itself has it. One that `max_tokens` cuts off is a beginning of such a text.
+    answer that ends by itself has it: end tokens, `stop_token_ids` among them, come only once it is whole.
+    One that `max_tokens` or a stop string cuts off is a beginning of such a text.
     """
 
     json_schema: JsonSchema | None = None
@@ -72,6 +73,14 @@ class StructuredOutput(Parameters):
     @classmethod
     def _no_choice_is_empty(cls, value: Any) -> Any:
         return () if value is None else value
+
+    @field_validator("regex")
+    @classmethod
+    def _no_open_escape(cls, value: str | None) -> str | None:
+        # llguidance would drop it without a word.
+        if value is not None and (len(value) - len(value.rstrip("\\"))) % 2:
+            raise ValueError("an expression that does not end in the middle of an escape")
+        return value
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:

@@ -224,6 +224,7 @@ def test_what_no_answer_can_be_held_to_is_refused(form: dict[str, Any], message:
         {"regex": "a", "choice": ("b",)},
         {"json_object": True, "json_schema": {}},
         {"regex": ""},
+        {"regex": "a\\"},
         {"choice": ("a", "")},
         {"json_schema": "{"},
         {"json_schema": "3"},
@@ -256,10 +257,21 @@ def test_where_no_token_can_spell_what_must_follow_that_is_said() -> None:
         state.allowed()
 
 
-def test_a_slash_and_a_line_break_in_an_expression() -> None:
-    state = start(regex="a/b\nc")
-    state.append(ids("a/b\nc"))
-    assert state.is_complete
+@pytest.mark.parametrize(
+    ("regex", "text"),
+    [
+        ("a/b\nc", "a/b\nc"),
+        (r"a\/b", "a/b"),
+        (r"a\\/", "a\\/"),
+        ("[/]#%x", "/#%x"),
+        ('/|"x"\nb:y', '"x"\nb:y'),
+    ],
+)
+def test_nothing_in_an_expression_is_taken_for_syntax_around_it(regex: str, text: str) -> None:
+    assert re.fullmatch(regex, text)
+    state = start(regex=regex)
+    state.append(ids(text))
+    assert state.allowed()[END]
 
 
 def test_compiled_forms_are_kept_but_not_without_end() -> None:
