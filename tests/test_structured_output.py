@@ -155,7 +155,7 @@ def test_answers_have_their_form_with_and_without_drafts(
 
     off = answers(OFF)
     num_drafted = num_accepted = 0
-    for drafter, k in (("model", 1), ("model", 5), ("suffix", 4)):
+    for drafter, k in (("model", 5), ("suffix", 3)):
         on = answers(SpeculationParams(drafter=drafter, draft_length=k))
         for a, b in zip(off, on, strict=True):
             assert (a.token_ids, a.text, a.finish_reason, a.logprobs) == (
@@ -170,6 +170,6 @@ def test_answers_have_their_form_with_and_without_drafts(
     finished = [r.text for r in off if r.finish_reason is FinishReason.STOP]
     assert all(map(fits, finished))
     assert finished or "json_schema" not in form
-    if any(len(r.token_ids) > 4 for r in off):
-        assert 0 < num_accepted < num_drafted
+    assert 0 < num_accepted <= num_drafted
+    assert num_accepted < num_drafted or "choice" in form
     assert llm.loaded.engine.pool.num_used == 0
