@@ -13,7 +13,9 @@ SOURCE = Path(paceline.__file__).parent
 
 LAYERS = (
     ("errors", "clock"),
+    ("parameters",),
     ("records",),
+    ("step_records",),
     ("config",),
     ("policy",),
     ("planner",),

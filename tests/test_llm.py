@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from paceline.errors import (
     PromptTooLongError,
     VocabularyMismatchError,
 )
+from paceline.parameters import StructuredOutput
 from paceline.records import FinishReason
+from paceline.sampling.noise import derive_seed
 from tests.tiny_models import TinyModel
 
 OFF = SpeculationParams(enabled=False)
@@ -75,6 +78,45 @@ def test_chat_streams_what_it_answers(llm: LLM) -> None:
     assert chunks[-1].result.token_ids == answer.token_ids
     both = llm.chat([HELLO, HELLO], params)
     assert [r.token_ids for r in both] == [answer.token_ids] * 2
+
+
+@pytest.mark.parametrize("speculation", [None, OFF])
+def test_each_prompt_has_n_answers(llm: LLM, speculation: SpeculationParams | None) -> None:
+    params = SamplingParams(max_tokens=12, temperature=1.2, n=3, seed=8, ignore_eos=True)
+    results = llm.generate(["the def", "return"], params, speculation=speculation)
+    assert [r.index for r in results] == [0, 1, 2] * 2
+    assert [r.seed for r in results[:3]] == [derive_seed(8, j) for j in range(3)]
+    for result in results[:3]:
+        alone = params.model_copy(update={"n": 1, "seed": result.seed})
+        assert llm.generate("the def", alone, speculation=OFF)[0].token_ids == result.token_ids
+    chunks = list(llm.stream("the def", params))
+    assert {c.request_id for c in chunks} == {chunks[0].request_id}
+    texts = ["".join(c.text for c in chunks if c.index == j) for j in range(3)]
+    assert texts == [r.text for r in results[:3]]
+
+
+@pytest.mark.parametrize("drafter", ["model", "suffix"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_an_answer_has_the_form_that_was_asked_for(llm: LLM, drafter: str, temperature: float) -> None:
+    form = StructuredOutput(regex="(the|def) [a-e]{2,6}[0-9]")
+    params = SamplingParams(structured_output=form, temperature=temperature, seed=4, max_tokens=40)
+    prompts = ["the def", "return in the"]
+    off = llm.generate(prompts, params, speculation=OFF)
+    on = llm.generate(prompts, params, speculation=SpeculationParams(drafter=drafter))
+    assert [(r.token_ids, r.text) for r in on] == [(r.token_ids, r.text) for r in off]
+    for result in off:
+        assert re.fullmatch(form.regex or "", result.text)
+        assert result.finish_reason is FinishReason.STOP
+
+
+def test_log_probabilities_of_a_prompt_do_not_hang_on_speculation(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=4, prompt_logprobs=2)
+    (on,) = llm.generate("the def return in the", params)
+    (off,) = llm.generate("the def return in the", params, speculation=OFF)
+    assert on.prompt_logprobs == off.prompt_logprobs
+    assert off.prompt_logprobs is not None
+    assert len(off.prompt_logprobs) == off.usage.prompt_tokens
+    assert off.prompt_logprobs[0] is None
 
 
 def test_two_streams_may_be_read_in_turn(llm: LLM) -> None:
@@ -244,6 +286,9 @@ def test_one_bad_prompt_refuses_the_batch(llm: LLM) -> None:
         ({"max_tokens": 0}, "max_tokens = 0"),
         ({"max_tokens": 2, "min_tokens": 3}, r"min_tokens \(3\) at most max_tokens \(2\)"),
         ({"logprobs": 21}, "logprobs = 21"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs = -1"),
+        ({"n": 0}, "n = 0"),
+        ({"structured_output": {"regex": "a", "json_object": True}}, "exactly one of"),
         ({"seed": 2**64}, "seed"),
     ],
 )

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paceline.parameters import StructuredOutput
 from paceline.records import GenerationResult, SamplingParams, SpeculationParams, StreamChunk
 
 if TYPE_CHECKING:
     from paceline.llm import LLM
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "GenerationResult", "SamplingParams", "SpeculationParams", "StreamChunk", "__version__"]
+__all__ = [
+    "LLM",
+    "GenerationResult",
+    "SamplingParams",
+    "SpeculationParams",
+    "StreamChunk",
+    "StructuredOutput",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:

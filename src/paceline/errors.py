@@ -17,6 +17,11 @@ PacelineError
 │   ├── PromptTooLongError       the prompt leaves no room in the context
 │   ├── InputFileError           a line of a request file cannot be read
 │   └── GenerationError          no next token can be chosen: NaN logits, or every token banned
+├── ServingError                 a sound request was not taken, or not finished
+│   ├── BusyError                the queue is full; it says when to try again
+│   ├── ShutDownError            the engine finishes what it has, or has stopped
+│   ├── StepError                a step that the request took part in failed
+│   └── StalledError             nothing was computed for the request for too long
 └── CapacityError                the work does not fit the memory or the blocks there are
 """
 
@@ -105,6 +110,39 @@ class InputFileError(RequestError):
 
 class GenerationError(RequestError):
     """No next token can be chosen for this sequence: its logits are NaN, or every token is banned."""
+
+
+class ServingError(PacelineError):
+    """A sound request was not taken, or not finished: the engine's state, not the request, is the reason."""
+
+
+class BusyError(ServingError):
+    """The queue is full.
+
+    Args:
+        given, expected, remedy: as for every error.
+        retry_after_s: seconds after which a place is likely to be free, an estimate; none if there is none.
+    """
+
+    def __init__(self, given: str, expected: str, remedy: str, retry_after_s: float | None = None) -> None:
+        super().__init__(given, expected, remedy)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[type[BusyError], tuple[str, str, str, float | None]]:  # type: ignore[override]
+        """Pickle with the time to wait."""
+        return type(self), (self.given, self.expected, self.remedy, self.retry_after_s)
+
+
+class ShutDownError(ServingError):
+    """The engine takes no more requests: it finishes what it has, or has stopped."""
+
+
+class StepError(ServingError):
+    """A step that the request took part in failed; its cause is attached."""
+
+
+class StalledError(ServingError):
+    """Nothing was computed for the request for too long."""
 
 
 class CapacityError(PacelineError):

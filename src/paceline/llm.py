@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from numbers import Integral
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from paceline.config.engine import EngineSettings
 from paceline.engine.loading import LoadedEngine, load_engine
-from paceline.errors import ConfigError, EmptyPromptError, InvalidParameterError
-from paceline.models.chat_template import require_chat_template
-from paceline.records import (
-    GenerationResult,
-    Request,
-    SamplingParams,
-    SpeculationParams,
-    StreamChunk,
-    draw_seed,
-)
+from paceline.engine.requests import Messages, Prompt, RequestMaker, as_prompts, is_batch, is_conversation
+from paceline.errors import ConfigError, InvalidParameterError
+from paceline.records import GenerationResult, SamplingParams, SpeculationParams, StreamChunk
 
-Prompt = str | Sequence[int]
-"""Text, or token ids."""
-Messages = Sequence[Mapping[str, Any]]
-"""A conversation in the form of OpenAI's chat API: [{"role": ..., "content": ...}, ...]."""
+
+@dataclass(slots=True)
+class _Inbox:
+    """Chunks of one request that nobody has read yet."""
+
+    num_running: int
+    """Choices that have not ended."""
+    chunks: deque[StreamChunk] = field(default_factory=deque)
 
 
 class LLM:
@@ -59,8 +55,8 @@ class LLM:
     def _attach(self, loaded: LoadedEngine, settings: EngineSettings) -> None:
         self._loaded: LoadedEngine | None = loaded
         self.settings = settings
-        self._numbers = itertools.count()
-        self._inbox: dict[str, deque[StreamChunk]] = {}
+        self._requests = RequestMaker(loaded, settings)
+        self._inbox: dict[str, _Inbox] = {}
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -77,13 +73,17 @@ class LLM:
         self._loaded = None
         self._inbox.clear()
 
-    @property
-    def loaded(self) -> LoadedEngine:
-        """The engine and its tokenizer."""
+    def _check_open(self) -> None:
         if self._loaded is None:
             raise ConfigError(
                 given="a closed LLM", expected="an open one", remedy="Make a new LLM, or use it inside `with`"
             )
+
+    @property
+    def loaded(self) -> LoadedEngine:
+        """The engine and its tokenizer."""
+        self._check_open()
+        assert self._loaded is not None
         return self._loaded
 
     def generate(
@@ -101,13 +101,13 @@ class LLM:
             speculation: overrides the engine's default.
 
         Returns:
-            One result for each prompt, in order. A sequence that could not go on has the finish reason
+            For each prompt, in order, its n results. A sequence that could not go on has the finish reason
             "error" and carries the error; the others are not touched by it.
 
         Raises:
             RequestError: a prompt or parameter is wrong; nothing has run then.
         """
-        many = _as_prompts(prompts)
+        many = as_prompts(prompts)
         return self._run([self.encode(prompt) for prompt in many], params, speculation)
 
     def chat(
@@ -118,7 +118,7 @@ class LLM:
         speculation: SpeculationParams | None = None,
     ) -> list[GenerationResult]:
         """Answer one conversation or several, as `generate` does; needs a model with a chat template."""
-        many = messages if _is_batch(messages) else [messages]
+        many = messages if is_batch(messages) else [messages]
         return self._run([self.encode_chat(one) for one in many], params, speculation)  # type: ignore[arg-type]
 
     def stream(
@@ -128,24 +128,24 @@ class LLM:
         *,
         speculation: SpeculationParams | None = None,
     ) -> Iterator[StreamChunk]:
-        """Yield one answer piece by piece; the last chunk carries the whole result.
+        """Yield one answer piece by piece; the last chunk carries the whole result. With n > 1 the choices
+        come interleaved, and each has its own last chunk.
 
         Leaving the loop early aborts the request and frees its memory.
         """
-        is_chat = not isinstance(prompt, str) and _is_conversation(prompt)
+        is_chat = not isinstance(prompt, str) and is_conversation(prompt)
         token_ids = self.encode_chat(prompt) if is_chat else self.encode(prompt)  # type: ignore[arg-type]
         return self.chunks(self.submit(token_ids, params, speculation=speculation))
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return a raw prompt's token ids, with the BOS token if the model wants one."""
-        if isinstance(prompt, str):
-            return self.loaded.tokenizer.encode(prompt, add_special=True)
-        return _token_ids(prompt)
+        self._check_open()
+        return self._requests.encode(prompt)
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return a conversation's token ids, rendered with the model's chat template."""
-        template = require_chat_template(self.loaded.chat_template, self.loaded.target_name)
-        return template.encode(messages)
+        self._check_open()
+        return self._requests.encode_chat(messages)
 
     def submit(
         self,
@@ -157,22 +157,12 @@ class LLM:
         route: str | None = None,
     ) -> str:
         """Queue one request and return its id; `chunks` or `run` then drive the engine."""
-        params = SamplingParams() if params is None else params
-        speculation = self.settings.speculation_params if speculation is None else speculation
-        _check_type("params", params, SamplingParams)
-        _check_type("speculation", speculation, SpeculationParams)
-        if speculation.enabled and speculation.drafter is None:
-            speculation = speculation.model_copy(update={"drafter": self.settings.effective_drafter})
-        request = Request(
-            id=request_id if request_id is not None else f"request-{next(self._numbers)}",
-            prompt_token_ids=tuple(_token_ids(token_ids)),
-            sampling=params,
-            speculation=speculation,
-            seed=draw_seed() if params.seed is None else params.seed % 2**64,
-            route=route,
+        engine = self.loaded.engine
+        request = self._requests.make(
+            token_ids, params, speculation=speculation, request_id=request_id, route=route
         )
-        self.loaded.engine.submit(request)
-        self._inbox[request.id] = deque()
+        engine.submit(request)
+        self._inbox[request.id] = _Inbox(request.sampling.n)
         return request.id
 
     def chunks(self, request_id: str) -> Iterator[StreamChunk]:
@@ -191,15 +181,15 @@ class LLM:
 
     def _chunks(self, request_id: str) -> Iterator[StreamChunk]:
         inbox = self._inbox[request_id]
+        num_unread = inbox.num_running
         try:
             yield StreamChunk(request_id, "")  # taken by `chunks`
-            while True:
-                while not inbox:
+            while num_unread:
+                while not inbox.chunks:
                     self._pump(request_id)
-                chunk = inbox.popleft()
+                chunk = inbox.chunks.popleft()
+                num_unread -= chunk.is_last
                 yield chunk
-                if chunk.is_last:
-                    return
         finally:
             if self._inbox.pop(request_id, None) is not None and self._loaded is not None:
                 self._loaded.engine.abort(request_id, is_reported=False)
@@ -208,8 +198,11 @@ class LLM:
         """Step until every submitted request has ended, yielding all chunks as they come."""
         while self.loaded.engine.has_work:
             for chunk in self.loaded.engine.step():
-                if chunk.is_last:
-                    self._inbox.pop(chunk.request_id, None)
+                inbox = self._inbox.get(chunk.request_id)
+                if inbox is not None:
+                    inbox.num_running -= chunk.is_last
+                    if not inbox.num_running:
+                        del self._inbox[chunk.request_id]
                 yield chunk
 
     def _run(
@@ -222,7 +215,7 @@ class LLM:
         try:
             for token_ids in prompts:
                 request_ids.append(self.submit(token_ids, params, speculation=speculation))
-            return [_last(self.chunks(request_id)) for request_id in request_ids]
+            return [result for request_id in request_ids for result in _results(self.chunks(request_id))]
         except BaseException:
             self._abort(request_ids)
             raise
@@ -238,69 +231,12 @@ class LLM:
             raise _not_waiting(request_id)
         for chunk in engine.step():
             if chunk.request_id in self._inbox:
-                self._inbox[chunk.request_id].append(chunk)
+                self._inbox[chunk.request_id].chunks.append(chunk)
 
 
-def _last(chunks: Iterator[StreamChunk]) -> GenerationResult:
-    for chunk in chunks:
-        if chunk.result is not None:
-            return chunk.result
-    raise AssertionError("a stream ended without its last chunk")
-
-
-def _check_type(name: str, value: object, expected: type) -> None:
-    if not isinstance(value, expected):
-        raise InvalidParameterError(
-            given=f"{name} of type {type(value).__name__}",
-            expected=f"a {expected.__name__}",
-            remedy=f"Pass {name}={expected.__name__}(...)",
-        )
-
-
-def _is_conversation(value: object) -> bool:
-    return isinstance(value, Sequence) and bool(value) and isinstance(value[0], Mapping)
-
-
-def _is_batch(value: object) -> bool:
-    """Whether these are several conversations; one is a list of mappings."""
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str)
-        and bool(value)
-        and all(isinstance(item, Sequence) and not isinstance(item, str) for item in value)
-    )
-
-
-def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """Tell one prompt from a list of prompts; token ids are a prompt, not a list of prompts."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if isinstance(prompts, bytes | Mapping) or not isinstance(prompts, Iterable):
-        raise _no_prompt(prompts)
-    many: list[Any] = list(prompts)
-    if not many:
-        raise EmptyPromptError(
-            given="an empty list of prompts", expected="at least one prompt", remedy="Pass text or token ids"
-        )
-    return [many] if all(isinstance(item, Integral) for item in many) else many
-
-
-def _token_ids(prompt: object) -> list[int]:
-    """Return token ids as plain integers; NumPy's are fine."""
-    if isinstance(prompt, str | bytes | Mapping) or not isinstance(prompt, Iterable):
-        raise _no_prompt(prompt)
-    token_ids = list(prompt)
-    if not all(isinstance(token_id, Integral) for token_id in token_ids):
-        raise _no_prompt(prompt)
-    return [int(token_id) for token_id in token_ids]
-
-
-def _no_prompt(value: object) -> InvalidParameterError:
-    return InvalidParameterError(
-        given=f"a prompt of type {type(value).__name__}: {value!r:.60}",
-        expected="text or a list of token ids",
-        remedy="Pass strings, or lists of token ids",
-    )
+def _results(chunks: Iterator[StreamChunk]) -> list[GenerationResult]:
+    """Return all choices of one request, in their order."""
+    return sorted((chunk.result for chunk in chunks if chunk.result is not None), key=lambda r: r.index)
 
 
 def _not_waiting(request_id: str) -> InvalidParameterError:

@@ -17,11 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from paceline.errors import InvalidParameterError
+from paceline.parameters import Parameters, StructuredOutput
 
 MAX_TOP_LOGPROBS = 20
+MAX_CHOICES = 128
 
 
 class Verification(enum.StrEnum):
@@ -46,40 +47,13 @@ class FinishReason(enum.StrEnum):
     """The engine could not go on with this one; the result carries the error."""
 
 
-def _explain(error: ValidationError, owner: str) -> InvalidParameterError:
-    first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"]) or owner
-    if first["type"] == "extra_forbidden":
-        return InvalidParameterError(
-            given=f"unknown parameter {name!r}",
-            expected=f"one of the parameters of {owner}",
-            remedy="Check its spelling, or leave it out",
-        )
-    return InvalidParameterError(
-        given=f"{name} = {first['input']!r}",
-        expected=first["msg"].removeprefix("Value error, ").removeprefix("Input should be "),
-        remedy="Change the value, or leave it out to take the default",
-    )
-
-
-class _Parameters(BaseModel):
-    """Base of user-given parameters: frozen, strict about names, typed errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise _explain(error, type(self).__name__) from None
-
-
-class SamplingParams(_Parameters):
+class SamplingParams(Parameters):
     """How one request's tokens are chosen. The default is greedy decoding.
 
     Order of work at each position, on the target's logits given the accepted prefix: repetition, then
-    presence and frequency penalties; logit bias; the ban on stop tokens until `min_tokens`; arg-max if
-    `temperature` is 0; else temperature, top-k, top-p, min-p, in that order.
+    presence and frequency penalties; logit bias; the ban on stop tokens until `min_tokens`, and on tokens
+    that `structured_output` does not allow; arg-max if `temperature` is 0; else temperature, top-k, top-p,
+    min-p, in that order.
     """
 
     temperature: float = Field(0.0, ge=0.0, allow_inf_nan=False)
@@ -109,10 +83,18 @@ class SamplingParams(_Parameters):
     max_tokens: int | None = Field(None, ge=1)
     """Most tokens to produce; none goes on to the end of the context."""
     min_tokens: int = Field(0, ge=0)
-    """No end token and no stop string takes effect before this many tokens."""
+    """No end token and no stop string takes effect before this many tokens. A structured output that is
+    complete ends the answer all the same."""
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     """Return log-probabilities of the chosen token and of this many most probable ones (of the target's
     unmodified distribution)."""
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    """The same for each token of the prompt; its first has none. The whole prompt is computed for them."""
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    """Answers to the one prompt. Choice j has the seed `sampling.noise.derive_seed(seed, j)`, choice 0 the
+    seed itself, so choice j is the only answer of a request with that seed."""
+    structured_output: StructuredOutput | None = None
+    """The form that the answer must have; none leaves it free."""
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -146,7 +128,7 @@ class SamplingParams(_Parameters):
         return self.temperature == 0.0
 
 
-class SpeculationParams(_Parameters):
+class SpeculationParams(Parameters):
     """Whether and how one request is speculated for; never changes the answer under coupled verification."""
 
     enabled: bool = True
@@ -177,7 +159,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PositionLogprobs:
-    """Log-probabilities at one output position, of the target's distribution before any processor."""
+    """Log-probabilities at one position, of the target's distribution before any processor."""
 
     token_id: int
     logprob: float
@@ -206,6 +188,8 @@ class SpeculationStats:
     """Drafted tokens that were emitted; those cut off by a stop or a cap do not count."""
     num_emitted: int = 0
     """Tokens emitted in those steps: accepted and bonus."""
+    fallback: str | None = None
+    """Why drafting ended before the answer did, if it did."""
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -255,10 +239,15 @@ class GenerationResult:
     speculation: SpeculationStats
     timing: Timing
     seed: int
+    """Of this choice: a request with this seed and n = 1 repeats it."""
     logprobs: tuple[PositionLogprobs, ...] | None = None
     num_cached_tokens: int = 0
     """Prompt tokens whose KV was there from an earlier request."""
     error: Exception | None = field(default=None, compare=False)
+    prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
+    """One for each token of the prompt, none for its first; on choice 0 only."""
+    index: int = 0
+    """Which of the request's n choices this is."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the line that `paceline generate --json` prints."""
@@ -280,6 +269,7 @@ class GenerationResult:
                 "num_accepted": stats.num_accepted,
                 "acceptance_rate": stats.acceptance_rate,
                 "acceptance_length": stats.acceptance_length,
+                "fallback": stats.fallback,
             },
             "timing": {
                 "ttft_s": timing.ttft_s,
@@ -289,12 +279,13 @@ class GenerationResult:
                 "verify_s": timing.verify_s,
             },
             "seed": self.seed,
+            "index": self.index,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class StreamChunk:
-    """A piece of one answer, as it becomes certain."""
+    """A piece of one answer, as it becomes certain. With n > 1, pieces of the choices come interleaved."""
 
     request_id: str
     text: str
@@ -305,8 +296,10 @@ class StreamChunk:
     """How many of the new tokens were drafted."""
     result: GenerationResult | None = None
     """The whole answer, on the last chunk only."""
+    index: int = 0
+    """Which of the request's n choices this is a piece of."""
 
     @property
     def is_last(self) -> bool:
-        """Whether the request ended with this chunk."""
+        """Whether this choice ended with this chunk."""
         return self.result is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,13 @@ def test_json_lines_of_a_comparison(folder: Path) -> None:
     assert off[0]["seed"] != off[1]["seed"]
     assert [a["route"] for a in on] == ["chat", "code", None]
     assert set(on[0]) == {
-        "id", "route", "text", "token_ids", "finish_reason", "usage", "speculation", "timing", "seed", "mode",
+        "id", "route", "text", "token_ids", "finish_reason", "usage", "speculation", "timing", "seed",
+        "index", "mode",
     }  # fmt: skip
     assert set(on[0]["usage"]) == {"prompt_tokens", "completion_tokens"}
     assert set(on[0]["speculation"]) == {
         "drafter", "num_steps", "num_drafted", "num_accepted", "acceptance_rate", "acceptance_length",
+        "fallback",
     }  # fmt: skip
     assert set(on[0]["timing"]) == {"ttft_s", "decode_s", "tokens_per_second", "draft_s", "verify_s"}
     assert off[0]["speculation"]["drafter"] is None
@@ -112,6 +115,41 @@ def test_seed_repeats_an_answer(folder: Path) -> None:
     other = lines(generate(folder, *arguments, "--seed", "8"))[0]
     assert first["token_ids"] == second["token_ids"] != other["token_ids"]
     assert first["seed"] == 7
+
+
+def test_several_answers_to_one_prompt(folder: Path) -> None:
+    flags = ["--prompt", "the", "--temperature", "1", "--seed", "3", "--max-tokens", "9"]
+    *answers, last = lines(
+        generate(folder, "--target", "TARGET", "--draft", "DRAFT", *flags, "--n", "3", "--compare", "--json")
+    )
+    assert [(a["index"], a["mode"]) for a in answers] == [(j, m) for m in ("off", "on") for j in range(3)]
+    assert answers[0]["seed"] == 3
+    assert (last["summary"]["num_identical"], last["summary"]["num_outputs"]) == (3, 3)
+    alone = lines(generate(folder, "--target", "TARGET", *flags, "--seed", str(answers[2]["seed"]), "--json"))
+    assert alone[0]["token_ids"] == answers[2]["token_ids"]
+    text = generate(folder, "--target", "TARGET", *flags, "--n", "2").stdout
+    assert "--- prompt, speculation off ---" in text
+    assert "--- prompt choice 1, speculation off ---" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "pattern"),
+    [
+        (["--regex", "[a-d]{3}[0-9]"], "[a-d]{3}[0-9]"),
+        (["--choice", "the", "--choice", "return"], "the|return"),
+        (["--json-schema", "SCHEMA"], r"\s*(true|false)\s*"),
+    ],
+)
+def test_answers_of_a_given_form(folder: Path, flags: list[str], pattern: str) -> None:
+    (folder / "schema.json").write_text('{"type": "boolean"}')
+    flags = [str(folder / "schema.json") if flag == "SCHEMA" else flag for flag in flags]
+    more = ["--prompt", "the def", "--temperature", "1", "--seed", "2", "--max-tokens", "60", "--compare"]
+    *answers, last = lines(
+        generate(folder, "--target", "TARGET", "--draft", "DRAFT", *more, *flags, "--json")
+    )
+    assert [bool(re.fullmatch(pattern, a["text"])) for a in answers] == [True, True]
+    assert {a["finish_reason"] for a in answers} == {"stop"}
+    assert last["summary"]["num_identical"] == 1
 
 
 def test_text_for_people(folder: Path) -> None:
@@ -168,6 +206,11 @@ def test_several_answers_for_people(folder: Path) -> None:
             "--compare with --speculation off",
         ),
         (["--target", "TARGET", "--prompt", ""], "zero tokens"),
+        (["--target", "TARGET", "--chat", "a", "--n", "0"], "n = 0"),
+        (["--target", "TARGET", "--chat", "a", "--regex", "[a"], "unclosed character class"),
+        (["--target", "TARGET", "--chat", "a", "--regex", "a", "--choice", "b"], "--regex and --choice"),
+        (["--target", "TARGET", "--chat", "a", "--json-schema", "absent.json"], "absent.json"),
+        (["--target", "TARGET", "--chat", "a", "--json-schema", "REQUESTS"], "json_schema"),
         (["--target", "TARGET", "--input", "missing.jsonl"], "missing.jsonl"),
         (["--target", "nowhere.gguf", "--chat", "a"], "nowhere.gguf"),
     ],

@@ -247,3 +247,28 @@ def test_text_does_not_depend_on_how_it_is_cut(data: bytes, places: list[int], s
     edges = [0, *sorted(min(place, len(data)) for place in places), len(data)]
     pieces = [data[start:end] for start, end in itertools.pairwise(edges)]
     assert run(pieces, stop)[1].text == run([data], stop)[1].text
+
+
+# Byte tokens of a SentencePiece vocabulary.
+
+
+def test_byte_tokens_of_sentencepiece_join_to_characters() -> None:
+    tokenizer = Tokenizer.from_gguf(sentencepiece({"▁a": 0.0}))
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    spelled = [tokenizer.token_id(f"<0x{byte:02X}>") for byte in "😀".encode()]
+    assert None not in spelled
+    deltas = [detokenizer.push(i) for i in [tokenizer.token_id("▁a"), *spelled, spelled[0]] if i is not None]
+    assert deltas == [" a", "", "", "", "😀", ""]
+    assert detokenizer.flush() == ""
+    assert detokenizer.text == " a😀"
+    assert detokenizer.num_kept_tokens == 5
+
+
+def test_stop_string_that_byte_tokens_complete() -> None:
+    tokenizer = Tokenizer.from_gguf(sentencepiece({"a": 0.0}))
+    detokenizer = IncrementalDetokenizer(tokenizer, ["a😀"])
+    spelled = [tokenizer.token_id(f"<0x{byte:02X}>") for byte in "😀".encode()]
+    deltas = [detokenizer.push(i) for i in [tokenizer.token_id("a"), *spelled] if i is not None]
+    assert deltas == [""] * 5
+    assert detokenizer.matched_stop == "a😀"
+    assert (detokenizer.text, detokenizer.num_kept_tokens) == ("", 0)

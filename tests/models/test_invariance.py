@@ -159,5 +159,4 @@ def test_keys_and_values_have_the_same_bits_however_made(decoder: AnyDecoder, ho
         for start in range(0, 64, 32):
             mate = SequenceSlice(tokens(9, seed=start), 0, [7], 1)
             decoder.forward([mate, SequenceSlice(token_ids[start : start + 32], start, blocks, 0)], kv)
-    num_layers = decoder.config.num_layers
     assert bits_of(kv, blocks) == bits_of(expected, blocks)

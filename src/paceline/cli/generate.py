@@ -12,10 +12,11 @@ import click
 
 from paceline.cli.comparison import Comparison
 from paceline.cli.generate_output import Printer
-from paceline.cli.input_file import InputRequest, read_requests
+from paceline.cli.input_file import InputRequest, read_requests, read_text
 from paceline.config.engine import EngineSettings
 from paceline.errors import ConfigError
 from paceline.llm import LLM
+from paceline.parameters import StructuredOutput
 from paceline.records import (
     FinishReason,
     GenerationResult,
@@ -29,6 +30,9 @@ MAX_TOKENS = 256
 WARM_UP_TOKENS = 8
 
 log = logging.getLogger(__name__)
+
+AnswerKey = tuple[str, int]
+"""Id of a request, and which of its choices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,17 @@ class PreparedRequest:
 @click.option("--max-tokens", type=int, default=MAX_TOKENS, show_default=True, metavar="N")
 @click.option("--temperature", type=float, default=0.0, show_default="0, greedy", metavar="X")
 @click.option("--top-p", type=float, default=1.0, show_default=True, metavar="X")
+@click.option("--n", type=int, default=1, show_default=True, metavar="N", help="Answers to each prompt.")
+@click.option(
+    "--json-schema",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The answer is JSON that fits this schema.",
+)
+@click.option("--regex", metavar="R", help="The whole answer matches R.")
+@click.option(
+    "--choice", multiple=True, metavar="TEXT", help="The answer is TEXT, or TEXT of another --choice."
+)
 @click.option("--seed", type=int, metavar="S", help="64-bit seed.  [default: drawn, and shown with --json]")
 @click.option(
     "--concurrency",
@@ -131,7 +146,7 @@ def generate(**options: Any) -> None:
     settings, sampling = _settings(options), _sampling(options)
     modes = _modes(options, settings)
     settings = _without_idle_draft(settings, modes)
-    printer = Printer(as_json=options["as_json"], modes=modes, num_requests=len(requests))
+    printer = Printer(as_json=options["as_json"], modes=modes, num_answers=len(requests) * sampling.n)
     with printer.loading(settings.target, settings.draft):
         llm = LLM.from_settings(settings)
     with llm:
@@ -222,7 +237,19 @@ def _sampling(options: dict[str, Any]) -> SamplingParams:
         top_p=options["top_p"],
         seed=options["seed"],
         max_tokens=options["max_tokens"],
+        n=options["n"],
+        structured_output=_form(options),
     )
+
+
+def _form(options: dict[str, Any]) -> StructuredOutput | None:
+    given = {name: options[name] for name in ("json_schema", "regex", "choice") if options[name]}
+    if len(given) > 1:
+        flags = " and ".join("--" + name.replace("_", "-") for name in given)
+        raise ConfigError(given=flags, expected="one form of an answer", remedy="Keep one of them")
+    if "json_schema" in given:
+        given["json_schema"] = read_text(given["json_schema"], "a UTF-8 file with a JSON schema")
+    return StructuredOutput(**given) if given else None
 
 
 def _prepare(llm: LLM, request: InputRequest, sampling: SamplingParams) -> PreparedRequest:
@@ -264,24 +291,25 @@ def run_mode(
             request_id=request.id,
             route=request.route,
         )
-    results: dict[str, GenerationResult] = {}
+    results: dict[AnswerKey, GenerationResult] = {}
     with printer.mode(mode):
         for chunk in llm.run():
             printer.chunk(chunk)
             if chunk.result is not None:
-                results[chunk.request_id] = chunk.result
+                results[chunk.request_id, chunk.index] = chunk.result
                 printer.answers(mode, _in_order(prepared, results))
-    return tuple(results[request.id] for request in prepared)
+    return tuple(_in_order(prepared, results))
 
 
 def _in_order(
-    prepared: Sequence[PreparedRequest], results: dict[str, GenerationResult]
+    prepared: Sequence[PreparedRequest], results: dict[AnswerKey, GenerationResult]
 ) -> Iterator[GenerationResult]:
     """Yield the finished answers up to the first that is still missing."""
     for request in prepared:
-        if request.id not in results:
-            return
-        yield results[request.id]
+        for index in range(request.sampling.n):
+            if (request.id, index) not in results:
+                return
+            yield results[request.id, index]
 
 
 def _finish(

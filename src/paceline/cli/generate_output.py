@@ -19,13 +19,13 @@ from paceline.records import GenerationResult, StreamChunk, Verification
 class Printer:
     """Writes answers to stdout and progress to stderr.
 
-    One request is streamed; several are printed whole, in order, each as soon as those before it are out.
+    One answer is streamed; several are printed whole, in order, each as soon as those before it are out.
     """
 
-    def __init__(self, *, as_json: bool, modes: Sequence[str], num_requests: int) -> None:
+    def __init__(self, *, as_json: bool, modes: Sequence[str], num_answers: int) -> None:
         self._as_json = as_json
         self._modes = modes
-        self._num_requests = num_requests
+        self._num_answers = num_answers
         self._err = Console(stderr=True)
         self._num_printed = 0
         self._progress: Progress | None = None
@@ -54,7 +54,7 @@ class Printer:
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=self._err, transient=True) as self._progress:
-            self._progress.add_task(mode, total=self._num_requests)
+            self._progress.add_task(mode, total=self._num_answers)
             yield
         self._progress = None
 
@@ -85,7 +85,7 @@ class Printer:
 
     @property
     def _is_streaming(self) -> bool:
-        return not self._as_json and self._num_requests == 1
+        return not self._as_json and self._num_answers == 1
 
     def _print_answer(self, mode: str, result: GenerationResult) -> None:
         if self._as_json:
@@ -93,7 +93,8 @@ class Printer:
             click.echo(json.dumps({**line, "mode": mode}))
         elif not self._is_streaming:
             route = f" [{result.route}]" if result.route else ""
-            click.echo(f"--- {result.id}{route}, speculation {mode} ---\n{result.text}\n")
+            choice = f" choice {result.index}" if result.index else ""
+            click.echo(f"--- {result.id}{choice}{route}, speculation {mode} ---\n{result.text}\n")
 
 
 def _table(runs: Mapping[str, Sequence[GenerationResult]], settings: EngineSettings) -> Table:

@@ -29,15 +29,8 @@ def read_requests(path: Path, limit: int | None = None) -> list[InputRequest]:
     Raises:
         InputFileError: no such file, or a line that is not such an object; it names the line.
     """
-    try:
-        # Not splitlines(): JSON strings may hold U+2028 and its like, which it would cut at.
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputFileError(
-            given=f"input file {str(path)!r}: {error}",
-            expected="a readable UTF-8 file with one JSON object a line",
-            remedy="Check the path and the file's encoding",
-        ) from None
+    # Not splitlines(): JSON strings may hold U+2028 and its like, which it would cut at.
+    lines = read_text(path, "a readable UTF-8 file with one JSON object a line").split("\n")
     numbered = [(number, text) for number, text in enumerate(lines, 1) if text.strip()][:limit]
     requests = [_parse(text, path, number) for number, text in numbered]
     if not requests:
@@ -46,6 +39,22 @@ def read_requests(path: Path, limit: int | None = None) -> list[InputRequest]:
         )
     _check_ids(requests, path)
     return requests
+
+
+def read_text(path: Path, expected: str) -> str:
+    """Return the text of a file that the command line named.
+
+    Raises:
+        InputFileError: it cannot be read, or is no UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputFileError(
+            given=f"input file {str(path)!r}: {error}",
+            expected=expected,
+            remedy="Check the path and the file's encoding",
+        ) from None
 
 
 def _parse(text: str, path: Path, number: int) -> InputRequest:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from paceline.engine.scheduler import PlannedSequence
 from paceline.engine.sequence import Sequence, SequenceStatus
-from paceline.records import FinishReason
+from paceline.records import FinishReason, PositionLogprobs
 from paceline.sampling.verdict import Verdict
 
 
-def commit_step(part: PlannedSequence, verdict: Verdict | None, num_drafted: int, now: float) -> None:
+def commit_step(
+    part: PlannedSequence,
+    verdict: Verdict | None,
+    num_drafted: int,
+    now: float,
+    prompt_logprobs: Iterable[PositionLogprobs] = (),
+) -> None:
     """Take over one sequence's share of a step.
 
     Args:
@@ -16,8 +24,11 @@ def commit_step(part: PlannedSequence, verdict: Verdict | None, num_drafted: int
         verdict: the tokens to emit, or None for a prefill chunk that does not reach the last known token.
         num_drafted: drafts that were verified.
         now: the time at which the tokens became known, seconds.
+        prompt_logprobs: of the next tokens of the prompt.
     """
     sequence = part.sequence
+    sequence.progressed_at = now
+    sequence.prompt_logprobs.extend(prompt_logprobs)
     sequence.num_computed_tokens += part.num_tokens
     if verdict is None:
         sequence.table.publish(sequence.token_ids, sequence.num_computed_tokens)
@@ -69,6 +80,8 @@ def _reason_to_end(sequence: Sequence, token_id: int) -> FinishReason | None:
         return FinishReason.STOP
     sequence.unsent_text += sequence.detokenizer.push(token_id)
     if sequence.detokenizer.matched_stop is not None:
+        return FinishReason.STOP
+    if sequence.sampling.grammar is not None and sequence.sampling.grammar.is_complete:
         return FinishReason.STOP
     return FinishReason.LENGTH if len(sequence.token_ids) >= sequence.max_total_tokens else None
 

@@ -22,6 +22,7 @@ def take_chunk(sequence: Sequence) -> StreamChunk | None:
         text=text,
         token_ids=tuple(sequence.output_token_ids[begin:end]),
         num_accepted=sum(sequence.is_draft[begin:end]),
+        index=sequence.index,
         result=make_result(sequence) if is_finished else None,
     )
 
@@ -42,9 +43,12 @@ def make_result(sequence: Sequence) -> GenerationResult:
             num_drafted=sequence.num_drafted,
             num_accepted=sum(sequence.is_draft),
             num_emitted=max(0, num_output - 1),
+            fallback=sequence.fallback,
         ),
         timing=_timing(sequence),
-        seed=sequence.request.seed,
+        index=sequence.index,
+        prompt_logprobs=None if sequence.num_prompt_logprobs is None else tuple(sequence.prompt_logprobs),
+        seed=sequence.sampling.seed,
         logprobs=None if sequence.request.sampling.logprobs is None else tuple(sequence.logprobs),
         num_cached_tokens=sequence.num_cached_tokens,
         error=sequence.error,

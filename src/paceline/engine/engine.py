@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from paceline.cache import BlockPool, KVStats
 from paceline.clock import Clock, monotonic
@@ -13,15 +13,20 @@ from paceline.engine import step as stages
 from paceline.engine.admission import check_request
 from paceline.engine.commit import commit_step, finish
 from paceline.engine.emit import take_chunk
+from paceline.engine.observer import Observers
 from paceline.engine.room import Room
 from paceline.engine.scheduler import Scheduler, SchedulerLimits, StepPlan
-from paceline.engine.sequence import Sequence
-from paceline.errors import ConfigError, InvalidParameterError
+from paceline.engine.sequence import Sequence, SequenceStatus
+from paceline.engine.trace import DRAFT, VERIFY, StepTrace
+from paceline.errors import ConfigError, InvalidParameterError, PacelineError
 from paceline.models.detokenizer import IncrementalDetokenizer
 from paceline.models.interface import CausalModel, Vocabulary
 from paceline.models.kv_memory import KVMemory
 from paceline.records import FinishReason, Request, StreamChunk
+from paceline.sampling.grammar import Grammar, GrammarCompiler
+from paceline.sampling.noise import derive_seed
 from paceline.sampling.state import SamplingState
+from paceline.step_records import Stall
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +56,7 @@ class Engine:
     ) -> None:
         self._model = model
         self._vocabulary = vocabulary
+        self._grammars = GrammarCompiler(vocabulary.token_bytes, vocabulary.num_real_tokens)
         self._drafters = dict(drafters)
         self._clock = clock
         self._memory = memory
@@ -64,7 +70,10 @@ class Engine:
         )
         self._numbers = itertools.count()
         self._unreported: list[Sequence] = []
+        self.max_num_seqs = (limits or SchedulerLimits()).max_num_seqs
         self.num_steps = 0
+        self.observers = Observers()
+        """Who is told of each step."""
 
     @property
     def has_work(self) -> bool:
@@ -80,6 +89,16 @@ class Engine:
     def drafters(self) -> Mapping[str, Drafter]:
         """The drafters that requests may name."""
         return self._drafters
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold blocks."""
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait."""
+        return self._scheduler.num_waiting
 
     @property
     def num_preemptions(self) -> int:
@@ -129,89 +148,158 @@ class Engine:
             )
         return self._holders[name]
 
-    def submit(self, request: Request) -> None:
-        """Queue a request; raises a RequestError if it can never run, and then nothing is queued."""
+    def prepare(self, request: Request) -> tuple[Sequence, ...]:
+        """Check a request and return its n choices, ready for `add`; nothing is queued. Safe in any thread.
+
+        Raises:
+            RequestError: it can never run.
+        """
+        params = request.sampling
         check_request(request, self.context_length, self._model.vocab_size, self._drafters)
-        if any(s.request.id == request.id for s in itertools.chain(self._scheduler, self._unreported)):
-            raise InvalidParameterError(
-                given=f"request id {request.id!r}, which is still running",
-                expected="an id that no unfinished request has",
-                remedy="Choose another id",
-            )
+        form = params.structured_output
+        grammar = None if form is None else self._grammars.compile(form)
+        return tuple(self._new_sequence(request, index, grammar) for index in range(params.n))
+
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        """Queue the choices of one request, all or none.
+
+        Raises:
+            InvalidParameterError: an unfinished request has the same id.
+        """
+        new = list(sequences)
+        request_ids = {sequence.request.id for sequence in new}
+        for running in itertools.chain(self._scheduler, self._unreported):
+            if running.request.id in request_ids:
+                raise InvalidParameterError(
+                    given=f"request id {running.request.id!r}, which is still running",
+                    expected="an id that no unfinished request has",
+                    remedy="Choose another id",
+                )
+        for sequence in new:
+            self._scheduler.add(sequence)
+
+    def submit(self, request: Request) -> None:
+        """Queue one request; raises a RequestError if it can never run, and then nothing is queued."""
+        self.add(self.prepare(request))
+
+    def _new_sequence(self, request: Request, index: int, grammar: Grammar | None) -> Sequence:
         params = request.sampling
         end_token_ids = frozenset() if params.ignore_eos else self._vocabulary.eos_ids
         room = self.context_length
         if params.max_tokens is not None:
             room = min(room, len(request.prompt_token_ids) + params.max_tokens)
-        sequence = Sequence(
+        return Sequence(
             next(self._numbers),
             request,
-            table=self._memory.new_table(),
+            # Who scores the prompt needs every row of it, also those that others computed before.
+            table=self._memory.new_table(shares=params.prompt_logprobs is None or index > 0),
             sampling=SamplingState(
                 params,
-                request.seed,
+                derive_seed(request.seed, index),
                 request.prompt_token_ids,
                 end_token_ids,
                 vocab_size=self._model.vocab_size,
                 num_real_tokens=self._vocabulary.num_real_tokens,
+                grammar=grammar,
             ),
             detokenizer=IncrementalDetokenizer(self._vocabulary.token_bytes, params.stop, params.min_tokens),
             max_total_tokens=room,
             submitted_at=self._clock(),
+            index=index,
         )
-        self._scheduler.add(sequence)
 
     def abort(self, request_id: str, *, is_reported: bool = True) -> bool:
-        """End a request now, wherever it stands.
+        """End a request with all its choices now, wherever they stand.
 
         Args:
             request_id: the request.
-            is_reported: whether its last chunk comes with the next step; if not, nothing more is said of it.
+            is_reported: whether the last chunks come with the next step; if not, nothing more is said of it.
 
         Returns:
             Whether there was such a request.
         """
-        for sequence in self._scheduler:
-            if sequence.request.id == request_id:
-                self._end(sequence, FinishReason.ABORT)
-                if not is_reported:
-                    self._unreported.remove(sequence)
-                return True
-        return False
+        found = [sequence for sequence in self._scheduler if sequence.request.id == request_id]
+        for sequence in found:
+            self._end(sequence, FinishReason.ABORT)
+        if not is_reported:
+            self._unreported = [s for s in self._unreported if s.request.id != request_id]
+        return bool(found)
+
+    def fail_all(self, error: Exception) -> None:
+        """End every request with an error: what is left to do when a step could not even be planned."""
+        for sequence in list(self._scheduler):
+            self._end(sequence, FinishReason.ERROR, stages.failed(error))
+
+    def fail(self, request_id: str, error: PacelineError) -> None:
+        """End a request with all its choices, with an error; their last chunks come with the next step."""
+        for sequence in [s for s in self._scheduler if s.request.id == request_id]:
+            self._end(sequence, FinishReason.ERROR, error)
+
+    def stalled(self, after_s: float) -> list[Stall]:
+        """Return the sequences for which nothing was computed for `after_s` seconds or longer."""
+        now = self._clock()
+        return [
+            Stall(
+                sequence.request.id,
+                sequence.index,
+                now - sequence.progressed_at,
+                is_waiting=sequence.status is SequenceStatus.WAITING,
+                is_step_stuck=False,
+            )
+            for sequence in self._scheduler
+            if now - sequence.progressed_at >= after_s
+        ]
 
     def step(self) -> list[StreamChunk]:
         """Plan, draft, verify, commit, emit."""
+        trace = StepTrace(self._clock)
+        trace.mark()
         plan = self._scheduler.plan(self._clock())
-        proposals, draft_s = self._draft(plan)
-        outcomes, verify_s = self._verify(plan, proposals)
-        self._commit(outcomes, draft_s, verify_s)
-        return self._emit(plan)
+        if self.observers:
+            trace.begin(plan)
+        trace.mark()
+        drafts = self._draft(plan)
+        trace.mark()
+        logits = self._verify(plan, drafts.proposals)
+        trace.mark()
+        self._commit(stages.judge(plan.planned, drafts.proposals, logits), trace)
+        chunks = self._emit(plan)
+        trace.mark()
+        trace.tell(self.observers, self, drafts.proposals, chunks)
+        return chunks
 
-    def _draft(self, plan: StepPlan) -> tuple[stages.Proposals, float]:
-        begin = self._clock()
-        proposals = stages.draft(plan.drafting, self._drafters)
-        return proposals, self._clock() - begin
+    def _draft(self, plan: StepPlan) -> stages.Drafts:
+        drafts = stages.draft(plan.drafting, self._drafters)
+        for part in plan.drafting:
+            part.sequence.fallback = drafts.faults.get(part.sequence.number)
+        return drafts
 
-    def _verify(self, plan: StepPlan, proposals: stages.Proposals) -> tuple[list[stages.Outcome], float]:
+    def _verify(self, plan: StepPlan, proposals: stages.Proposals) -> stages.Rows:
         if not plan.planned:
-            return [], 0.0
-        begin = self._clock()
-        logits = stages.forward(plan.planned, proposals, self._model, self._memory.store)
-        verify_s = self._clock() - begin
+            return stages.NO_ROWS
         self.num_steps += 1
-        return stages.judge(plan.planned, proposals, logits), verify_s
+        try:
+            return stages.forward(plan.planned, proposals, self._model, self._memory.store)
+        except Exception as error:
+            log.exception("the target failed in a step of %d sequences", len(plan.planned))
+            return stages.failed(error)
 
-    def _commit(self, outcomes: list[stages.Outcome], draft_s: float, verify_s: float) -> None:
-        now = self._clock()
+    def _commit(self, outcomes: list[stages.Outcome], trace: StepTrace) -> None:
+        now = trace.marks[-1]
         for outcome in outcomes:
             sequence = outcome.part.sequence
             if sequence.num_output_tokens:
-                sequence.draft_s += draft_s if outcome.part.draft_length else 0.0
-                sequence.verify_s += verify_s
+                sequence.draft_s += trace.seconds(DRAFT) if outcome.part.draft_length else 0.0
+                sequence.verify_s += trace.seconds(VERIFY)
             if outcome.error is not None:
                 self._end(sequence, FinishReason.ERROR, outcome.error)
                 continue
-            commit_step(outcome.part, outcome.verdict, outcome.num_drafted, now)
+            try:
+                commit_step(outcome.part, outcome.verdict, outcome.num_drafted, now, outcome.prompt_logprobs)
+            except Exception as error:
+                log.exception("a sequence could not be taken on; the others go on")
+                self._end(sequence, FinishReason.ERROR, stages.failed(error))
+                continue
             if sequence.finish_reason is not None:
                 self._scheduler.remove(sequence)
                 self._release_drafts(sequence)
@@ -229,12 +317,12 @@ class Engine:
 
     def _release_drafts(self, sequence: Sequence) -> None:
         for drafter in self._drafters.values():
-            drafter.release(sequence.number)
+            stages.release(drafter, sequence.number)
 
     def _draft_length(self, sequence: Sequence) -> int:
         """The simplest policy: what the request says, while its drafter is there."""
         speculation = sequence.request.speculation
-        if not speculation.enabled or speculation.drafter is None:
+        if not speculation.enabled or speculation.drafter is None or sequence.fallback is not None:
             return 0
         holder = self._holders.get(speculation.drafter)
         return speculation.draft_length if holder is None or holder.is_loaded else 0

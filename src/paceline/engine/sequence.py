@@ -38,9 +38,12 @@ class Sequence:
         detokenizer: IncrementalDetokenizer,
         max_total_tokens: int,
         submitted_at: float,
+        index: int = 0,
     ) -> None:
         self.number = number
         self.request = request
+        self.index = index
+        """Which of the request's n choices this is."""
         self.sampling = sampling
         self.detokenizer = detokenizer
         self.table = table
@@ -58,6 +61,11 @@ class Sequence:
         self.is_draft: list[bool] = []
         """For each output token, whether it was drafted."""
         self.logprobs: list[PositionLogprobs] = []
+        self.num_prompt_logprobs = None if index else request.sampling.prompt_logprobs
+        """How many alternatives to list for each token of the prompt; none where none was asked for, and
+        for all choices but the first, whose prompt is the same."""
+        self.prompt_logprobs: list[PositionLogprobs | None] = [None]
+        """Of the prompt's tokens, as far as they are known; its first has none."""
         self.text = ""
         """Text that is certain, and sent."""
         self.unsent_text = ""
@@ -65,9 +73,13 @@ class Sequence:
         self.num_sent_tokens = 0
         self.num_steps = 0
         self.num_drafted = 0
+        self.fallback: str | None = None
+        """Why it drafts no more, though its request asked for it."""
         self.draft_s = 0.0
         self.verify_s = 0.0
         self.submitted_at = submitted_at
+        self.progressed_at = submitted_at
+        """When something was last computed for it."""
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
 
@@ -85,6 +97,21 @@ class Sequence:
     def num_uncomputed_tokens(self) -> int:
         """Known tokens that the target has not computed; the last one is always among them."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def can_reuse_prefix(self) -> bool:
+        """Whether KV that another sequence computed will do: not where the prompt's own rows are wanted."""
+        return self.num_prompt_logprobs is None
+
+    def num_scored_rows(self, num_tokens: int) -> int:
+        """Return how many of the next `num_tokens` rows, counted from their end, tell of the prompt's tokens.
+
+        Row p tells of token p + 1. What is known from before a preemption is not asked for again.
+        """
+        if self.num_prompt_logprobs is None or len(self.prompt_logprobs) >= self.num_prompt_tokens:
+            return 0
+        end = self.num_computed_tokens + num_tokens
+        return max(0, end - max(self.num_computed_tokens, len(self.prompt_logprobs) - 1))
 
     @property
     def is_decoding(self) -> bool:

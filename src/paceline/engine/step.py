@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,13 +11,29 @@ import torch
 
 from paceline.drafters.interface import Drafter, DraftProposal, DraftRequest
 from paceline.engine.scheduler import PlannedSequence
-from paceline.errors import GenerationError
+from paceline.errors import GenerationError, PacelineError, StepError
 from paceline.models.interface import CausalModel, KVStore, SequenceSlice
+from paceline.records import PositionLogprobs
+from paceline.sampling.logprobs import position_logprobs
 from paceline.sampling.sampler import verify
 from paceline.sampling.verdict import Verdict
 
+log = logging.getLogger(__name__)
+
+Rows = np.ndarray | StepError
+"""Logits [rows that need them, vocab], or why there are none."""
+NO_ROWS = np.empty((0, 0), dtype=np.float32)
 Proposals = Mapping[int, DraftProposal]
 """Proposals by sequence number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What came out of drafting, by sequence number."""
+
+    proposals: Proposals
+    faults: Mapping[int, str]
+    """Why a drafter failed on a sequence, which goes on without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +44,58 @@ class Outcome:
     verdict: Verdict | None = None
     """None for a prefill chunk that does not reach the last known token."""
     num_drafted: int = 0
-    error: GenerationError | None = None
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    """Of the next tokens of the prompt, where they were asked for."""
+    error: PacelineError | None = None
     """Why this one sequence cannot go on."""
 
 
-def draft(drafting: Sequence[PlannedSequence], drafters: Mapping[str, Drafter]) -> Proposals:
-    """Ask each drafter once for all sequences that use it."""
+def draft(drafting: Sequence[PlannedSequence], drafters: Mapping[str, Drafter]) -> Drafts:
+    """Ask each drafter once for all sequences that use it.
+
+    A drafter that raises, or gives no proper answer, is asked for each sequence alone, so that one sequence
+    cannot cost the others their drafts.
+    """
     by_drafter: dict[str, list[PlannedSequence]] = {}
     for part in drafting:
         by_drafter.setdefault(part.sequence.request.speculation.drafter or "", []).append(part)
     proposals: dict[int, DraftProposal] = {}
+    faults: dict[int, str] = {}
     for name, parts in by_drafter.items():
-        answers = drafters[name].propose([_draft_request(part) for part in parts])
-        for part, answer in zip(parts, answers, strict=True):
-            proposals[part.sequence.number] = _admissible(answer, part)
-    return proposals
+        _ask(drafters[name], name, parts, proposals, faults)
+    return Drafts(proposals, faults)
+
+
+def _ask(
+    drafter: Drafter,
+    name: str,
+    parts: Sequence[PlannedSequence],
+    proposals: dict[int, DraftProposal],
+    faults: dict[int, str],
+) -> None:
+    try:
+        answers = drafter.propose([_draft_request(part) for part in parts])
+        cut = [_admissible(answer, part) for part, answer in zip(parts, answers, strict=True)]
+    except Exception as error:
+        # Only the target may fail a request. What the drafter holds for these is in an unknown state.
+        for part in parts:
+            release(drafter, part.sequence.number)
+        if len(parts) == 1:
+            log.warning("drafter %s failed; a request goes on without drafts", name, exc_info=True)
+            faults[parts[0].sequence.number] = f"drafter {name} failed: {type(error).__name__}: {error}"
+            return
+        for part in parts:
+            _ask(drafter, name, [part], proposals, faults)
+        return
+    proposals.update((part.sequence.number, proposal) for part, proposal in zip(parts, cut, strict=True))
+
+
+def release(drafter: Drafter, sequence_number: int) -> None:
+    """Let a drafter forget a sequence; it cannot stop the engine by failing at that."""
+    try:
+        drafter.release(sequence_number)
+    except Exception:
+        log.exception("drafter %s could not forget a sequence", drafter.name)
 
 
 def forward(
@@ -57,33 +111,69 @@ def forward(
     return logits.numpy(force=True)
 
 
-def judge(planned: Sequence[PlannedSequence], proposals: Proposals, logits: np.ndarray) -> list[Outcome]:
+def judge(planned: Sequence[PlannedSequence], proposals: Proposals, logits: Rows) -> list[Outcome]:
     """Compare the drafts with the target's logits, sequence by sequence."""
+    if isinstance(logits, StepError):
+        return [Outcome(part, error=logits) for part in planned]
     outcomes: list[Outcome] = []
     first_row = 0
     for part in planned:
         num_rows = _num_logits(part, proposals)
-        outcomes.append(_judge_one(part, proposals, logits[first_row : first_row + num_rows]))
+        rows = logits[first_row : first_row + num_rows]
+        try:
+            outcomes.append(_judge_one(part, proposals, rows))
+        except Exception as error:
+            log.exception("a sequence could not be judged; the others go on")
+            outcomes.append(Outcome(part, error=failed(error)))
         first_row += num_rows
     return outcomes
 
 
 def _judge_one(part: PlannedSequence, proposals: Proposals, rows: np.ndarray) -> Outcome:
+    """Judge one part by its rows [n, vocab], the last of which are those of the drafts."""
+    scores = _score_prompt(part, rows)
     if not part.completes:
-        return Outcome(part)
+        return Outcome(part, prompt_logprobs=scores)
     proposal = _proposal(part, proposals)
     sequence = part.sequence
     try:
         verdict = verify(
             sequence.request.speculation.verification,
-            rows,
+            rows[len(rows) - len(proposal.token_ids) - 1 :],
             proposal.token_ids,
             proposal.sampled_from,
             sequence.sampling,
         )
     except GenerationError as error:
-        return Outcome(part, error=error)
-    return Outcome(part, verdict, len(proposal.token_ids))
+        return Outcome(part, prompt_logprobs=scores, error=error)
+    return Outcome(part, verdict, len(proposal.token_ids), scores)
+
+
+def failed(error: Exception) -> StepError:
+    """Return the error of a request whose step failed, with its cause."""
+    outcome = StepError(
+        given=f"a step that failed: {type(error).__name__}: {error}",
+        expected="a forward pass of the target, and a token for each sequence in it",
+        remedy="Send the request again; if it fails again, the log has the cause",
+    )
+    outcome.__cause__ = error
+    return outcome
+
+
+def _score_prompt(part: PlannedSequence, rows: np.ndarray) -> tuple[PositionLogprobs, ...]:
+    """Return the log-probabilities of the prompt's tokens of which these rows [n, vocab] tell first."""
+    sequence = part.sequence
+    if sequence.num_prompt_logprobs is None:
+        return ()
+    num_known = len(sequence.prompt_logprobs)
+    wanted = sequence.token_ids[num_known : sequence.num_prompt_tokens][
+        : sequence.num_scored_rows(part.num_tokens)
+    ]
+    num_real = sequence.sampling.num_real_tokens
+    return tuple(
+        position_logprobs(row[:num_real], token_id, sequence.num_prompt_logprobs)
+        for row, token_id in zip(rows, wanted, strict=False)
+    )
 
 
 def _draft_request(part: PlannedSequence) -> DraftRequest:
@@ -98,13 +188,21 @@ def _draft_request(part: PlannedSequence) -> DraftRequest:
 
 
 def _admissible(proposal: DraftProposal, part: PlannedSequence) -> DraftProposal:
-    """Cut a proposal at its planned length and at the first id that the target does not know."""
-    num_real = part.sequence.sampling.num_real_tokens
+    """Cut a proposal at its planned length and before the first token that could not stand.
+
+    That is an id that the target does not know, or one that the grammar forbids. Where drafts were sampled
+    from a distribution, the forbidden one is kept as the last: to drop it by looking at it would not keep the
+    distribution, and verification rejects it anyway.
+    """
+    sampling = part.sequence.sampling
     keep = 0
     for token_id in proposal.token_ids[: part.draft_length]:
-        if not 0 <= token_id < num_real:
+        if not 0 <= token_id < sampling.num_real_tokens:
             break
         keep += 1
+    if sampling.grammar is not None:
+        num_admissible = sampling.grammar.num_admissible(proposal.token_ids[:keep])
+        keep = min(keep, num_admissible + (proposal.sampled_from is not None))
     if keep == len(proposal.token_ids):
         return proposal
     sampled_from = None if proposal.sampled_from is None else proposal.sampled_from[:keep]
@@ -116,7 +214,10 @@ def _proposal(part: PlannedSequence, proposals: Proposals) -> DraftProposal:
 
 
 def _num_logits(part: PlannedSequence, proposals: Proposals) -> int:
-    return 1 + len(_proposal(part, proposals).token_ids) if part.completes else 0
+    num_scored = part.sequence.num_scored_rows(part.num_tokens)
+    if not part.completes:
+        return num_scored
+    return max(1, num_scored) + len(_proposal(part, proposals).token_ids)
 
 
 def _slice(part: PlannedSequence, proposals: Proposals) -> SequenceSlice:

@@ -66,12 +66,16 @@ def choose_with_confidence(
     """Return what `choose` does, and the probability that the row itself gives that token.
 
     The probability is of the distribution before truncation, at the request's temperature (1 where that is
-    0): a hint of how sure the model is, also where one token alone is left to choose from.
+    0): a hint of how sure the model is, also where one token alone is left to choose from. Tokens that the
+    grammar rules out do not count, since the target cannot choose them either.
     """
     token_id = choose(logits, state, drafted)
     temperature = state.params.temperature or 1.0
     scores = logits[: state.num_real_tokens].astype(np.float32, copy=False)
+    chosen = scores[token_id]
+    if (allowed := state.allowed(drafted)) is not None:
+        scores = scores[allowed]
     # In float32, and clipped: a tiny temperature may overflow, and a hint need not be exact.
-    shifted = np.maximum((scores - scores[token_id]) / np.float32(max(temperature, 1e-4)), -80.0)
+    shifted = np.maximum((scores - chosen) / np.float32(max(temperature, 1e-4)), -80.0)
     with np.errstate(over="ignore"):
         return token_id, float(1.0 / np.exp(shifted).sum())

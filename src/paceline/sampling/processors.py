@@ -27,12 +27,12 @@ def process(logits: Logits, state: SamplingState, drafted: Sequence[int] = ()) -
 
     In this order: repetition penalty (CTRL, Keskar et al. 2019) on tokens of prompt, output and `drafted`;
     presence and frequency penalties on tokens of output and `drafted`; logit bias; ban of end tokens before
-    `min_tokens`; the greatest logit alone at temperature 0. Else: division by the temperature; all but tokens
-    under 2**-59 times as probable as the most probable, which no noise of ours could choose; of those, the
-    `top_k` most probable; of those, renormalised, the smallest set of most probable tokens that reaches
-    `top_p`, the token that crosses included; of those, the ones at least `min_p` times as probable as the
-    most probable (Nguyen et al., arXiv 2407.01082). Wherever tokens are equal, the lower id comes first. Ids
-    of padding rows never come.
+    `min_tokens`, and of tokens that the grammar does not allow there; the greatest logit alone at temperature
+    0. Else: division by the temperature; all but tokens under 2**-59 times as probable as the most probable,
+    which no noise of ours could choose; of those, the `top_k` most probable; of those, renormalised, the
+    smallest set of most probable tokens that reaches `top_p`, the token that crosses included; of those, the
+    ones at least `min_p` times as probable as the most probable (Nguyen et al., arXiv 2407.01082). Wherever
+    tokens are equal, the lower id comes first. Ids of padding rows never come.
 
     Args:
         logits: [vocab], float32; at least `state.num_real_tokens` wide. Not changed.
@@ -40,7 +40,8 @@ def process(logits: Logits, state: SamplingState, drafted: Sequence[int] = ()) -
         drafted: tokens between the output so far and this position.
 
     Raises:
-        GenerationError: a logit is NaN or plus infinity, or none is above minus infinity.
+        GenerationError: a logit is NaN or plus infinity, or none is above minus infinity, or the grammar lets
+            no token come.
     """
     scores, best = adjust(logits, state, drafted)
     if state.params.is_greedy:
@@ -70,14 +71,18 @@ def adjust(logits: Logits, state: SamplingState, drafted: Sequence[int] = ()) ->
 def _adjust(logits: Logits, state: SamplingState, drafted: Sequence[int], output_index: int) -> Logits:
     """Apply what changes single logits; returns `logits` itself where nothing does."""
     banned = state.banned_token_ids(output_index)
+    allowed = state.allowed(drafted)
     is_penalised = state.has_repetition_penalty or state.has_count_penalty
     if not (is_penalised or len(state.bias_token_ids) or len(banned)):
-        return logits
+        # In the logits' own type: a mask changes nothing else, not by a bit.
+        return logits if allowed is None else np.where(allowed, logits, logits.dtype.type(-np.inf))
     scores = logits.astype(np.float64)
     if is_penalised:
         _penalise(scores, state, drafted)
     scores[state.bias_token_ids] += state.bias_values
     scores[banned] = -np.inf
+    if allowed is not None:
+        scores[~allowed] = -np.inf
     return scores
 
 

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from paceline.errors import InvalidParameterError
 from paceline.records import SamplingParams
+from paceline.sampling.grammar import Grammar
+from paceline.sampling.grammar_state import GrammarState, Mask
 
 IdArray = npt.NDArray[np.int64]
 
@@ -76,6 +78,7 @@ class SamplingState:
             added.
         vocab_size: width of a row of the target's logits.
         num_real_tokens: token ids from here up are padding of the matrix and are never sampled.
+        grammar: the form that `params.structured_output` asks for, compiled for this vocabulary.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class SamplingState:
         end_token_ids: Iterable[int],
         vocab_size: int,
         num_real_tokens: int | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
         self.params = params
         self.seed = seed % 2**64
@@ -97,6 +101,8 @@ class SamplingState:
             [params.logit_bias[int(i)] for i in self.bias_token_ids], dtype=np.float64
         )
         self._end_ids = self._real_ids(sorted(self.end_token_ids))
+        self.grammar: GrammarState | None = None if grammar is None else grammar.start(self.end_token_ids)
+        """Where the output stands in its grammar; none where its form is free."""
         self._output_token_ids: list[int] = []
         self._output_counts = TokenCounts()
         self._seen_counts = TokenCounts()
@@ -107,6 +113,8 @@ class SamplingState:
         """Add tokens that stand to the output."""
         new = list(token_ids)
         self._output_token_ids += new
+        if self.grammar is not None:
+            self.grammar.append(new)
         if self.has_count_penalty:
             self._output_counts.add(self._real(new))
         if self.has_repetition_penalty:
@@ -143,6 +151,14 @@ class SamplingState:
     def banned_token_ids(self, output_index: int) -> IdArray:
         """Return the ids [n] that must not come at this output index: end tokens, until `min_tokens`."""
         return self._end_ids if output_index < self.params.min_tokens else self._end_ids[:0]
+
+    def allowed(self, drafted: Sequence[int] = ()) -> Mask | None:
+        """Return which tokens the grammar lets come next, bool [num_real_tokens]; none without a grammar.
+
+        Raises:
+            GenerationError: it lets none come.
+        """
+        return None if self.grammar is None else self.grammar.allowed(drafted)
 
     def _real(self, token_ids: Iterable[int]) -> Iterable[int]:
         return (token_id for token_id in token_ids if 0 <= token_id < self.num_real_tokens)
