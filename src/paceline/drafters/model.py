@@ -7,7 +7,7 @@ lacks are fed with the first forward pass. So nothing has to be told to it about
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -90,6 +90,9 @@ class ModelDrafter:
         """Return how many positions of a sequence are in the draft cache."""
         draft = self._drafts.get(sequence_id)
         return len(draft.computed_ids) if draft else 0
+
+    def learn(self, scope: Hashable, token_ids: Sequence[int]) -> None:
+        """Do nothing: the model is what it is."""
 
     def release(self, sequence_id: int) -> None:
         """Forget a sequence and free its blocks."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from paceline.cache import BlockPool
 from paceline.clock import Clock, monotonic
 from paceline.drafters.interface import Drafter
+from paceline.drafters.scope import answer_scope
 from paceline.engine import step as stages
 from paceline.engine.admission import check_request
 from paceline.engine.commit import commit_step, finish
@@ -18,7 +19,7 @@ from paceline.engine.sequence import Sequence
 from paceline.errors import InvalidParameterError
 from paceline.models.detokenizer import IncrementalDetokenizer
 from paceline.models.interface import CausalModel, Vocabulary
-from paceline.records import FinishReason, Request, StreamChunk
+from paceline.records import AnswerSharing, FinishReason, Request, StreamChunk
 from paceline.sampling.state import SamplingState
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Engine:
         num_blocks, block_size: size of the target's paged cache.
         context_length: most positions of one sequence; cut to what the cache can hold.
         limits: how much goes into one step.
+        answer_sharing: whose earlier answers a request's drafts may come from.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class Engine:
         context_length: int | None = None,
         limits: SchedulerLimits | None = None,
         clock: Clock = monotonic,
+        answer_sharing: AnswerSharing = AnswerSharing.TENANT_AND_ROUTE,
     ) -> None:
         self._model = model
         self._vocabulary = vocabulary
         self._drafters = dict(drafters)
         self._clock = clock
+        self._answer_sharing = answer_sharing
         self._pool = BlockPool(num_blocks, block_size)
         self._kv = model.allocate_kv(num_blocks, block_size)
         self.context_length = min(context_length or model.context_length, num_blocks * block_size)
@@ -111,6 +115,7 @@ class Engine:
             detokenizer=IncrementalDetokenizer(self._vocabulary.token_bytes, params.stop, params.min_tokens),
             max_total_tokens=room,
             submitted_at=self._clock(),
+            answer_scope=answer_scope(request, self._answer_sharing),
         )
         self._scheduler.add(sequence)
 
@@ -167,6 +172,7 @@ class Engine:
             commit_step(outcome.part, outcome.verdict, outcome.num_drafted, now)
             if sequence.finish_reason is not None:
                 self._scheduler.remove(sequence)
+                self._learn(sequence)
                 self._release_drafts(sequence)
 
     def _emit(self, plan: StepPlan) -> list[StreamChunk]:
@@ -179,6 +185,12 @@ class Engine:
         finish(sequence, reason, error)
         self._release_drafts(sequence)
         self._unreported.append(sequence)
+
+    def _learn(self, sequence: Sequence) -> None:
+        """Give an answer to the drafter that its request used; without drafts nothing is learned."""
+        if _fixed_draft_length(sequence):
+            drafter = self._drafters[sequence.request.speculation.drafter or ""]
+            drafter.learn(sequence.answer_scope, sequence.output_token_ids)
 
     def _release_drafts(self, sequence: Sequence) -> None:
         for drafter in self._drafters.values():

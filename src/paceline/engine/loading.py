@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from paceline.config.engine import EngineSettings
 from paceline.config.memory import available_memory
 from paceline.config.settings import load_settings
+from paceline.drafters.answer_store import AnswerStore
 from paceline.drafters.interface import Drafter
+from paceline.drafters.mixed import MixedDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engine.engine import Engine
@@ -28,6 +30,8 @@ log = logging.getLogger(__name__)
 
 KV_SHARE = 0.25
 """Share of the free memory that the KV caches take unless told otherwise."""
+ANSWER_STORE_SCOPES = 8
+"""Full stores of earlier answers that fit; beyond, scopes fed longest ago lose their oldest answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,8 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
     _check_context(settings, target)
     draft = _load_draft(settings, target)
     num_blocks = _num_blocks(settings, target.model, draft.model if draft else None)
-    drafters: dict[str, Drafter] = {"suffix": SuffixDrafter()}
+    suffix = SuffixDrafter(answers=_answer_store(settings))
+    drafters: dict[str, Drafter] = {"suffix": suffix}
     if draft is not None:
         drafters["model"] = ModelDrafter(
             draft.model,
@@ -62,6 +67,7 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
             block_size=settings.block_size,
             end_token_ids=target.tokenizer.eos_ids,
         )
+        drafters["mixed"] = MixedDrafter(suffix, drafters["model"])
     engine = Engine(
         target.model,
         target.tokenizer,
@@ -72,6 +78,7 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
         limits=SchedulerLimits(
             settings.max_num_seqs, settings.max_num_batched_tokens, settings.prefill_chunk
         ),
+        answer_sharing=settings.answer_sharing,
     )
     return LoadedEngine(
         engine, target.tokenizer, target.chat_template, target.name, draft.name if draft else None
@@ -89,6 +96,11 @@ def _draft_options(settings: EngineSettings) -> LoadOptions:
     )
 
 
+def _answer_store(settings: EngineSettings) -> AnswerStore | None:
+    size = settings.answer_store_tokens
+    return AnswerStore(size, size * ANSWER_STORE_SCOPES) if size else None
+
+
 def _check_context(settings: EngineSettings, target: LoadedModel) -> None:
     if settings.context_length is not None and settings.context_length > target.context_length:
         raise ConfigError(
@@ -101,7 +113,7 @@ def _check_context(settings: EngineSettings, target: LoadedModel) -> None:
 def _load_draft(settings: EngineSettings, target: LoadedModel) -> LoadedModel | None:
     if settings.draft is None:
         return None
-    if settings.effective_drafter != "model":
+    if settings.effective_drafter not in ("model", "mixed"):
         log.warning("the draft model %s is not loaded: the drafter is %s", settings.draft, settings.drafter)
         return None
     draft = load_model(resolve(settings.draft), settings.device, _draft_options(settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Hashable
 
 from paceline.cache import BlockPool, BlockTable
 from paceline.models.detokenizer import IncrementalDetokenizer
@@ -38,6 +39,7 @@ class Sequence:
         detokenizer: IncrementalDetokenizer,
         max_total_tokens: int,
         submitted_at: float,
+        answer_scope: Hashable = None,
     ) -> None:
         self.number = number
         self.request = request
@@ -65,6 +67,8 @@ class Sequence:
         self.draft_s = 0.0
         self.verify_s = 0.0
         self.submitted_at = submitted_at
+        self.answer_scope = answer_scope
+        """Whose earlier answers its drafts may come from."""
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
 

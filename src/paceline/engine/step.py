@@ -94,6 +94,7 @@ def _draft_request(part: PlannedSequence) -> DraftRequest:
         draft_length=part.draft_length,
         sampling=sequence.sampling,
         verification=sequence.request.speculation.verification,
+        scope=sequence.answer_scope,
     )
 
 
