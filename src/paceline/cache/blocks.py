@@ -23,6 +23,8 @@ class BlockPool:
         # Popped from the end, so blocks leave in rising order at first: easier to read in a test or a dump.
         self._free = list(range(num_blocks - 1, -1, -1))
         self._references = [0] * num_blocks
+        self.peak_num_used = 0
+        """Most blocks that were in use at once."""
 
     @property
     def num_free(self) -> int:
@@ -48,6 +50,7 @@ class BlockPool:
             )
         block_id = self._free.pop()
         self._references[block_id] = 1
+        self.peak_num_used = max(self.peak_num_used, self.num_used)
         return block_id
 
     def retain(self, block_id: int) -> None:
@@ -63,3 +66,7 @@ class BlockPool:
         self._references[block_id] -= 1
         if self._references[block_id] == 0:
             self._free.append(block_id)
+
+    def reset_peak(self) -> None:
+        """Count the most blocks in use from now on."""
+        self.peak_num_used = self.num_used

@@ -52,5 +52,8 @@ class Drafter(Protocol):
     def learn(self, scope: Hashable, token_ids: Sequence[int]) -> None:
         """Take in an answer that ended well, for later drafts of its scope; most have nothing to learn."""
 
+    def forget_answers(self) -> None:
+        """Forget all that was learned."""
+
     def release(self, sequence_id: int) -> None:
         """Forget a sequence and free what is held for it; unknown ids are ignored."""

@@ -45,6 +45,11 @@ class MixedDrafter:
         self._suffix.learn(scope, token_ids)
         self._model.learn(scope, token_ids)
 
+    def forget_answers(self) -> None:
+        """Let both forget what they learned."""
+        self._suffix.forget_answers()
+        self._model.forget_answers()
+
     def release(self, sequence_id: int) -> None:
         """Let both forget a sequence."""
         self._suffix.release(sequence_id)

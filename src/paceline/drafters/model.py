@@ -94,6 +94,9 @@ class ModelDrafter:
     def learn(self, scope: Hashable, token_ids: Sequence[int]) -> None:
         """Do nothing: the model is what it is."""
 
+    def forget_answers(self) -> None:
+        """Do nothing: there is nothing to forget."""
+
     def release(self, sequence_id: int) -> None:
         """Forget a sequence and free its blocks."""
         draft = self._drafts.pop(sequence_id, None)

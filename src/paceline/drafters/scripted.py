@@ -37,6 +37,10 @@ class ScriptedDrafter:
         """Record the answer."""
         self.learned.append((scope, tuple(token_ids)))
 
+    def forget_answers(self) -> None:
+        """Drop the record of answers."""
+        self.learned.clear()
+
     def release(self, sequence_id: int) -> None:
         """Record that the sequence ended."""
         self.released.append(sequence_id)

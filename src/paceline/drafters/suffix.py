@@ -75,6 +75,11 @@ class SuffixDrafter:
         if self._answers is not None:
             self._answers.add(scope, token_ids)
 
+    def forget_answers(self) -> None:
+        """Empty the store."""
+        if self._answers is not None:
+            self._answers.clear()
+
     def release(self, sequence_id: int) -> None:
         """Forget a sequence."""
         self._histories.pop(sequence_id, None)

@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Mapping
 
-from paceline.cache import BlockPool
+from paceline.cache import BlockPool, KVStats
 from paceline.clock import Clock, monotonic
 from paceline.drafters.interface import Drafter
 from paceline.drafters.scope import answer_scope
@@ -16,6 +16,7 @@ from paceline.engine.commit import commit_step, finish
 from paceline.engine.emit import take_chunk
 from paceline.engine.scheduler import Scheduler, SchedulerLimits, StepPlan
 from paceline.engine.sequence import Sequence
+from paceline.engine.totals import StepTotals
 from paceline.errors import InvalidParameterError
 from paceline.models.detokenizer import IncrementalDetokenizer
 from paceline.models.interface import CausalModel, Vocabulary
@@ -65,6 +66,8 @@ class Engine:
         self._numbers = itertools.count()
         self._unreported: list[Sequence] = []
         self.num_steps = 0
+        self.totals = StepTotals()
+        """Where the time of all steps went; to be read, not changed."""
 
     @property
     def has_work(self) -> bool:
@@ -139,11 +142,38 @@ class Engine:
 
     def step(self) -> list[StreamChunk]:
         """Plan, draft, verify, commit, emit."""
+        begin = self._clock()
         plan = self._scheduler.plan()
         proposals, draft_s = self._draft(plan)
         outcomes, verify_s = self._verify(plan, proposals)
         self._commit(outcomes, draft_s, verify_s)
-        return self._emit(plan)
+        chunks = self._emit(plan)
+        self.totals.add(self._clock() - begin, draft_s, verify_s)
+        return chunks
+
+    def kv_stats(self) -> KVStats:
+        """Return who holds the KV memory now."""
+        pool = self._pool
+        return KVStats(
+            num_blocks=pool.num_blocks,
+            num_used=pool.num_used,
+            num_cached=0,
+            num_held_by_drafts=0,
+            peak_num_used=pool.peak_num_used,
+            num_prefix_queries=0,
+            num_prefix_hits=0,
+            num_draft_prefix_queries=0,
+            num_draft_prefix_hits=0,
+        )
+
+    def clear_prefix_cache(self) -> None:
+        """Begin counting anew; nothing of finished requests is kept yet."""
+        self._pool.reset_peak()
+
+    def forget_answers(self) -> None:
+        """Let drafters forget what earlier answers taught them, so that measurements begin alike."""
+        for drafter in self._drafters.values():
+            drafter.forget_answers()
 
     def _draft(self, plan: StepPlan) -> tuple[stages.Proposals, float]:
         begin = self._clock()
