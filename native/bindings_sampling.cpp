@@ -80,6 +80,13 @@ double log_sum_exp_of_row(Row<Logit> row) {
 }
 
 template <class Logit>
+double rough_exp_sum_of_row(Row<Logit> row, double value, double temperature) {
+    if (!is_rough_temperature(temperature)) throw std::invalid_argument("a temperature from 1e-30 to 1e30 is needed");
+    nb::gil_scoped_release release;
+    return rough_exp_sum(row.data(), row.shape(0), {value, temperature}, workspace);
+}
+
+template <class Logit>
 std::pair<Result<std::int64_t>, Result<double>> top_n_of_row(Row<Logit> row, size_t count) {
     std::vector<Candidate> best;
     {
@@ -126,6 +133,8 @@ template <class Logit>
 void bind_rows(nb::module_ &module) {
     module.def("arg_max", &arg_max_of_row<Logit>, "logits"_a.noconvert(), "Index of the greatest, as numpy.argmax.");
     module.def("log_sum_exp", &log_sum_exp_of_row<Logit>, "logits"_a.noconvert(), "log(sum(exp(logits))).");
+    module.def("rough_exp_sum", &rough_exp_sum_of_row<Logit>, "logits"_a.noconvert(), "value"_a, "temperature"_a,
+               "sum(exp((logits - value) / temperature)) within 2e-5 of itself.");
     module.def("top_n", &top_n_of_row<Logit>, "logits"_a.noconvert(), "count"_a,
                "Ids (int64 [n]) and values (float64 [n]) of the greatest logits, best first, equal ones by lowest id.");
     module.def("select", &select_of_row<Logit>, "logits"_a.noconvert(), "temperature"_a, "top_k"_a, "top_p"_a,

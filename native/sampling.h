@@ -38,6 +38,15 @@ Peak join(const Peak &earlier, const Peak &later);
 template <class Logit>
 double log_sum_exp(const Logit *logits, std::size_t size, double peak);
 
+struct Workspace;
+
+// Whether float32 has the temperature's inverse, so that scores in float32 mean something.
+constexpr bool is_rough_temperature(double temperature) { return temperature >= 1e-30 && temperature <= 1e30; }
+
+// The sum of exp(score) within `rough_error` of itself, for hints; scores may be above 0.
+template <class Logit>
+double rough_exp_sum(const Logit *logits, std::size_t size, const Tempering &tempering, Workspace &workspace);
+
 struct Candidate {
     double score;
     std::int32_t id;

@@ -106,6 +106,45 @@ double exp_sum(const Logit *logits, size_t size, const Tempering &tempering) {
     return sum(total);
 }
 
+PACELINE_INLINE Floats rough_distances(const float *p, const Tempering &tempering) {
+    return load(p) - all(static_cast<float>(tempering.peak));
+}
+PACELINE_INLINE Floats rough_distances(const double *p, const Tempering &tempering) {
+    float distances[16];
+    for (int i = 0; i < 16; ++i) distances[i] = static_cast<float>(p[i] - tempering.peak);
+    return load(distances);
+}
+
+template <class Logit>
+size_t rough_collect(const Logit *logits, size_t size, const Tempering &tempering, double floor, int32_t *ids,
+                     double &total) {
+    const Floats inverse = all(static_cast<float>(1.0 / tempering.temperature));
+    const Floats bound = all(static_cast<float>(floor) - 1e-4f);
+    size_t count = 0;
+    total = 0.0;
+    const auto sixteen = [&](const Logit *p, size_t index, unsigned counted, Floats &sums) {
+        const Floats scores = rough_distances(p, tempering) * inverse;
+        sums = sums + exp(scores);
+        for (unsigned bits = lanes_greater(scores, bound) & counted; bits; bits &= bits - 1)
+            ids[count++] = static_cast<int32_t>(index) + __builtin_ctz(bits);
+    };
+    const size_t whole = size & ~size_t{15};
+    for (size_t begin = 0; begin < whole; begin += 512) {
+        const size_t end = begin + 512 < whole ? begin + 512 : whole;
+        Floats sums = all(0.0f);
+        for (size_t i = begin; i < end; i += 16) sixteen(logits + i, i, 0xffffu, sums);
+        total += static_cast<double>(sum(sums));
+    }
+    if (whole < size) {
+        Logit padded[16];
+        for (size_t i = 0; i < 16; ++i) padded[i] = whole + i < size ? logits[whole + i] : static_cast<Logit>(lowest);
+        Floats sums = all(0.0f);
+        sixteen(padded, whole, (1u << (size - whole)) - 1u, sums);
+        total += static_cast<double>(sum(sums));
+    }
+    return count;
+}
+
 PACELINE_INLINE unsigned sixteen_greater(const float *p, float threshold) {
     return lanes_greater(load(p), all(threshold));
 }
@@ -167,15 +206,6 @@ PACELINE_INLINE void try_token(const Logit *logits, size_t i, const Tempering &t
     if (score > lowest && is_better(key, static_cast<int64_t>(i), best)) best = {key, static_cast<int64_t>(i)};
 }
 
-PACELINE_INLINE Floats rough_distances(const float *p, const Tempering &tempering) {
-    return load(p) - all(static_cast<float>(tempering.peak));
-}
-PACELINE_INLINE Floats rough_distances(const double *p, const Tempering &tempering) {
-    float distances[16];
-    for (int i = 0; i < 16; ++i) distances[i] = static_cast<float>(p[i] - tempering.peak);
-    return load(distances);
-}
-
 // A token can only win where -log(u) <= exp(score - best key), and -log(u) >= 1 - u. So 16 tokens at a time are held
 // against that in float32 with a margin of a hundredth, far above its rounding, from the first 31 bits of u alone; the
 // few that are left are worked out in double. What is compared in the end is the same for every instruction set.
@@ -206,7 +236,8 @@ void exp_all(const double *scores, double *shares, size_t size) {
 
 template <class Logit>
 constexpr RowKernels<Logit> row_kernels() {
-    return {arg_max<Logit>, collect<Logit>, exp_sum<Logit>, collect_greater<Logit>, gumbel_arg_max<Logit>};
+    return {arg_max<Logit>,       collect<Logit>,         exp_sum<Logit>,
+            rough_collect<Logit>, collect_greater<Logit>, gumbel_arg_max<Logit>};
 }
 
 }  // namespace

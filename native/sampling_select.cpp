@@ -57,7 +57,8 @@ void best_of_row(const Logit *logits, size_t size, size_t count, const Tempering
 
 struct Nucleus {
     bool is_reached;
-    Candidate last;  // of those kept
+    Candidate last;    // of those kept
+    double sum = 0.0;  // of shares up to it
 };
 
 // Adds up shares in order until they reach `goal`; `sum` is what came before these candidates.
@@ -66,7 +67,7 @@ Nucleus walk(std::vector<Candidate> &candidates, const Workspace &workspace, dou
     for (const Candidate &candidate : candidates) {
         // Ids stand for places in the workspace here, see `nucleus`.
         sum += workspace.shares[static_cast<size_t>(candidate.id)];
-        if (sum >= goal) return {true, candidate};
+        if (sum >= goal) return {true, candidate, sum};
     }
     return {false, {}};
 }
@@ -122,7 +123,34 @@ void make_room(Workspace &workspace, size_t size) {
     workspace.shares.resize(size);
 }
 
+// Collects the tokens whose score is at least `floor` without exact exponentials of all others; returns how many.
+// `total` is the sum of all shares within `rough_error`. Scores and shares have the bits that `collect` gives them.
+template <class Logit>
+size_t collect_roughly(const Logit *logits, size_t size, const Tempering &tempering, double floor,
+                       Workspace &workspace, double &total) {
+    const size_t found =
+        row_kernels_of<Logit>().rough_collect(logits, size, tempering, floor, workspace.ids.data(), total);
+    size_t count = 0;
+    for (size_t i = 0; i < found; ++i) {
+        const std::int32_t id = workspace.ids[i];
+        const double score = (static_cast<double>(logits[id]) - tempering.peak) / tempering.temperature;
+        if (score < floor) continue;
+        workspace.ids[count] = id;
+        workspace.scores[count++] = score;
+    }
+    sampling_kernels().exp_all(workspace.scores.data(), workspace.shares.data(), count);
+    return count;
+}
+
 }  // namespace
+
+template <class Logit>
+double rough_exp_sum(const Logit *logits, size_t size, const Tempering &tempering, Workspace &workspace) {
+    make_room(workspace, size);
+    double total;
+    row_kernels_of<Logit>().rough_collect(logits, size, tempering, __builtin_inf(), workspace.ids.data(), total);
+    return total;
+}
 
 template <class Logit>
 void top_n(const Logit *logits, size_t size, size_t count, const Tempering &tempering, Workspace &workspace,
@@ -139,6 +167,7 @@ void select(const Logit *logits, size_t size, const Tempering &tempering, const 
     const double min_p_floor = truncation.min_p > 0.0 ? fixed_log(truncation.min_p) : least_score;
     const bool has_top_k = truncation.top_k > 0 && truncation.top_k < size, has_top_p = truncation.top_p < 1.0;
     const RowKernels<Logit> &kernels = row_kernels_of<Logit>();
+    const bool is_rough = !has_top_k && is_rough_temperature(tempering.temperature);
     size_t count = 0;
     double total = 0.0;
     const auto collect = [&](double floor) {
@@ -164,10 +193,19 @@ void select(const Logit *logits, size_t size, const Tempering &tempering, const 
         // Tokens each below (1 - p) / n of the total, which is at least 1, cannot sum up to more than 1 - p of it.
         const double top_p_floor =
             has_top_p ? fixed_log((1.0 - truncation.top_p) / static_cast<double>(size)) : min_p_floor;
-        collect(top_p_floor);
+        if (is_rough) count = collect_roughly(logits, size, tempering, top_p_floor, workspace, total);
+        else collect(top_p_floor);
     }
     Nucleus cut{false, {}};
-    if (has_top_p) {
+    if (has_top_p && is_rough) {
+        // Where the cut is the same for the least and the greatest that the total can be, it is that of the exact one.
+        cut = nucleus(workspace, count, truncation.top_p * total * (1.0 - rough_error));
+        if (!cut.is_reached || cut.sum < truncation.top_p * total * (1.0 + rough_error)) {
+            collect(fixed_log((1.0 - truncation.top_p) / static_cast<double>(size)));
+            cut.is_reached = false;
+        }
+    }
+    if (has_top_p && !cut.is_reached) {
         cut = nucleus(workspace, count, truncation.top_p * total);
         if (!cut.is_reached && !has_top_k) {  // by rounding alone; then the rest of the row counts too
             collect(least_score);
@@ -179,6 +217,8 @@ void select(const Logit *logits, size_t size, const Tempering &tempering, const 
 
 template void top_n(const float *, size_t, size_t, const Tempering &, Workspace &, std::vector<Candidate> &);
 template void top_n(const double *, size_t, size_t, const Tempering &, Workspace &, std::vector<Candidate> &);
+template double rough_exp_sum(const float *, size_t, const Tempering &, Workspace &);
+template double rough_exp_sum(const double *, size_t, const Tempering &, Workspace &);
 template void select(const float *, size_t, const Tempering &, const Truncation &, Workspace &,
                      std::vector<Candidate> &);
 template void select(const double *, size_t, const Tempering &, const Truncation &, Workspace &,

@@ -14,6 +14,9 @@ struct Tempering {
     double peak, temperature;
 };
 
+// Of float32 scores from 0 to -41, exponentials, and sums of 32 of them; relative, with room.
+constexpr double rough_error = 2e-5;
+
 struct Best {
     double key;
     std::int64_t id;  // -1 where there is none yet
@@ -35,6 +38,11 @@ struct RowKernels {
     double (*collect)(const Logit *logits, std::size_t begin, std::size_t end, const Tempering &tempering, double least,
                       double floor, Found &found);
     double (*exp_sum)(const Logit *logits, std::size_t size, const Tempering &tempering);
+    // The sum of exp(score) within `rough_error` of itself, from float32 exponentials; scores may be above 0. Ids of
+    // all tokens whose score is at least `floor` go to `ids`, which has room for the row, and perhaps some whose score
+    // is below it by less than 1e-4; returns how many.
+    std::size_t (*rough_collect)(const Logit *logits, std::size_t size, const Tempering &tempering, double floor,
+                                 std::int32_t *ids, double &total);
     // Ids from begin on whose logit is above `threshold`; returns how many.
     std::size_t (*collect_greater)(const Logit *logits, std::size_t begin, std::size_t end, Logit threshold,
                                    std::int32_t *ids);

@@ -42,11 +42,12 @@ def test_the_first_screen_names_both_commands() -> None:
         assert re.search(rf"^{name}\s", targets, re.MULTILINE), f"make {name}"
 
 
-def test_every_flag_that_it_names_exists() -> None:
-    help_text = CliRunner().invoke(cli, ["generate", "--help"]).output
-    commands = re.findall(r"paceline generate (.*?)\n(?:\n|```)", README, re.DOTALL)
-    flags = {flag for command in commands for flag in re.findall(r"--[a-z-]+", command)}
-    assert len(flags) > 8
+@pytest.mark.parametrize(("command", "least"), [("generate", 8), ("bench load", 5)])
+def test_every_flag_that_it_names_exists(command: str, least: int) -> None:
+    help_text = CliRunner().invoke(cli, [*command.split(), "--help"]).output
+    calls = re.findall(rf"paceline {command} (.*?)\n(?:\n|```)", README, re.DOTALL)
+    flags = {flag for call in calls for flag in re.findall(r"--[a-z-]+", call)}
+    assert len(flags) > least
     assert all(flag in help_text for flag in flags)
 
 

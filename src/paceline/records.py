@@ -34,6 +34,19 @@ class Verification(enum.StrEnum):
     """Accept with min(1, p / q): same distribution, not the same bytes."""
 
 
+class AnswerSharing(enum.StrEnum):
+    """Whose earlier answers drafts of a request may come from; never changes an answer."""
+
+    TENANT_AND_ROUTE = "tenant-and-route"
+    """Those of the same tenant on the same route."""
+    ROUTE = "route"
+    """Those of any tenant on the same route."""
+    TENANT = "tenant"
+    """Those of the same tenant on any route."""
+    ALL = "all"
+    """Those of anybody."""
+
+
 class FinishReason(enum.StrEnum):
     """Why a sequence ended."""
 
@@ -155,6 +168,8 @@ class Request:
     seed: int
     """The request's 64-bit seed, given or drawn."""
     route: str | None = None
+    tenant: str | None = None
+    """Who asks, such as the name of an API key: what one tenant's answers teach is kept from another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from paceline.kernels import _native, sampling_kernels
-from paceline.kernels.sampling_kernels import Draw, Truncation, arg_max, log_sum_exp, top_n
+from paceline.kernels.sampling_kernels import Draw, Truncation, arg_max, log_sum_exp, rough_exp_sum, top_n
 from paceline.sampling import coupled
 from paceline.sampling.logprobs import position_logprobs
 from paceline.sampling.noise import Purpose, gumbel, philox4x32
@@ -89,6 +89,35 @@ def test_log_sum_exp_and_top_n(isa: str, size: int, dtype: Any) -> None:
             assert ids.tolist() == [token for token, _ in expected.top]
             assert values.tolist() == logits[ids].astype(np.float64).tolist()
             np.testing.assert_allclose(values - log_sum, [p for _, p in expected.top], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [*SIZES, 100_000])
+def test_rough_exp_sum_is_within_its_bound(isa: str, size: int, dtype: Any) -> None:
+    for seed, spread in enumerate((0.02, 3.0, 30.0)):
+        logits = random_logits(size, seed, dtype, spread)
+        for temperature in (0.3, 1.0, 2.5):
+            for value in (float(logits.max()), float(logits.max()) - 5.0):
+                exact = np.exp((logits.astype(np.float64) - value) / temperature).sum()
+                assert rough_exp_sum(logits, value, temperature) == pytest.approx(exact, rel=2e-5)
+
+
+def test_rough_exp_sum_at_the_ends_of_its_range() -> None:
+    logits = np.array([0.0, 1e30, -np.inf], dtype=np.float32)
+    assert rough_exp_sum(logits, 1e30, 1e-30) == 1.0
+    assert rough_exp_sum(logits, 0.0, 1.0) > 1e38
+    for temperature in (0.0, 1e-31, 1e31, np.nan):
+        with pytest.raises(ValueError, match="temperature"):
+            rough_exp_sum(logits, 0.0, temperature)
+
+
+def test_a_nucleus_whose_goal_is_too_close_to_call_is_settled_exactly(isa: str) -> None:
+    # Equal shares of which a sum hits the goal exactly, or misses it by less than rough sums can tell.
+    for size in (1000, 4096):
+        logits = np.zeros(size, np.float32)
+        for top_p in (0.25, 0.25 * (1 + 1e-9), 0.5, 0.999999):
+            expected = process(logits, state_for(size, temperature=0.7, top_p=top_p))
+            np.testing.assert_array_equal(select(logits, 0.7, {"top_p": top_p})[0], expected.token_ids)
 
 
 TRUNCATIONS = [

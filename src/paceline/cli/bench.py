@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli.bench_load import load
 from paceline.cli.output import print_fields, print_json, print_table
 from paceline.errors import ConfigError
 
@@ -19,6 +20,9 @@ DEFAULT_ROWS = "1,2,3,4,5,6,8,12,16,32"
 @click.group()
 def bench() -> None:
     """Measure what this machine makes of a model."""
+
+
+bench.add_command(load)
 
 
 @bench.command(name="step-cost")

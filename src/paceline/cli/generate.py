@@ -50,7 +50,7 @@ class PreparedRequest:
 @click.option("--draft", metavar="D", help="Model that drafts: preset, file or folder.")
 @click.option(
     "--drafter",
-    type=click.Choice(["model", "suffix", "none"]),
+    type=click.Choice(["model", "suffix", "mixed", "none"]),
     help="What proposes tokens.  [default: model with --draft, else none]",
 )
 @click.option("--draft-length", type=int, metavar="K", help="Tokens proposed in each step.  [default: 4]")
@@ -225,7 +225,7 @@ def _modes(options: dict[str, Any], settings: EngineSettings) -> tuple[str, ...]
 
 
 def _without_idle_draft(settings: EngineSettings, modes: tuple[str, ...]) -> EngineSettings:
-    if "on" in modes or settings.effective_drafter != "model":
+    if "on" in modes or settings.effective_drafter not in ("model", "mixed"):
         return settings
     log.warning("the draft model %s is not loaded: speculation is off", settings.draft)
     return settings.model_copy(update={"draft": None, "drafter": None})

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from paceline.errors import ConfigError
-from paceline.records import SpeculationParams, Verification
+from paceline.records import AnswerSharing, SpeculationParams, Verification
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -32,8 +32,13 @@ class EngineSettings(BaseModel):
     """Preset name, GGUF or safetensors file, or folder of the model whose output counts."""
     draft: str | None = Field(None, min_length=1)
     """The same, of the model that proposes."""
-    drafter: Literal["model", "suffix", "none"] | None = None
-    """What proposes tokens; not given, it is the draft model if there is one, else nothing."""
+    drafter: Literal["model", "suffix", "mixed", "none"] | None = None
+    """What proposes tokens; not given, it is the draft model if there is one, else nothing. `mixed` takes
+    what followed a long match in the text or in earlier answers, and asks the draft model elsewhere."""
+    answer_store_tokens: int = Field(65_536, ge=0)
+    """Tokens of earlier answers, for each tenant and route, that `suffix` and `mixed` draft from; 0: none."""
+    answer_sharing: AnswerSharing = AnswerSharing.TENANT_AND_ROUTE
+    """Whose earlier answers the drafts of a request may come from."""
     draft_length: int = Field(4, ge=0, le=64)
     """Fixed k: tokens proposed in each step."""
     speculation: bool = True
@@ -81,11 +86,18 @@ class EngineSettings(BaseModel):
     def _size_in_words(cls, value: Any) -> Any:
         return parse_bytes(value) if isinstance(value, str) else value
 
+    @field_validator("answer_store_tokens")
+    @classmethod
+    def _no_tiny_store(cls, value: int) -> int:
+        if 0 < value < 1024:
+            raise ValueError("0, or 1024 and more: less is gone before the next answer comes")
+        return value
+
     @model_validator(mode="after")
     def _drafter_has_its_model(self) -> Self:
-        if self.drafter == "model" and self.draft is None:
+        if self.drafter in ("model", "mixed") and self.draft is None:
             raise ConfigError(
-                given="drafter 'model' without a draft model",
+                given=f"drafter {self.drafter!r} without a draft model",
                 expected="a draft model beside it",
                 remedy="Name one with draft (--draft), or take the drafter 'suffix'",
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -23,6 +23,8 @@ class DraftRequest:
     sampling: SamplingState
     """The sequence's sampling state, to be read and not changed."""
     verification: Verification
+    scope: Hashable = None
+    """Whose earlier answers may be drafted from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,12 @@ class Drafter(Protocol):
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftProposal]:
         """Return one proposal for each request, in order."""
+
+    def learn(self, scope: Hashable, token_ids: Sequence[int]) -> None:
+        """Take in an answer that ended well, for later drafts of its scope; most have nothing to learn."""
+
+    def forget_answers(self) -> None:
+        """Forget all that was learned."""
 
     def release(self, sequence_id: int) -> None:
         """Forget a sequence and free what is held for it; unknown ids are ignored."""

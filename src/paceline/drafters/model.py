@@ -10,7 +10,7 @@ room, and until then the sequence decodes without drafts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -121,6 +121,12 @@ class ModelDrafter:
         """Return how many positions of a sequence are in the draft cache."""
         draft = self._drafts.get(sequence_id)
         return len(draft.computed_ids) if draft else 0
+
+    def learn(self, scope: Hashable, token_ids: Sequence[int]) -> None:
+        """Do nothing: the model is what it is."""
+
+    def forget_answers(self) -> None:
+        """Do nothing: there is nothing to forget."""
 
     def release(self, sequence_id: int) -> None:
         """Forget a sequence and free its blocks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from paceline.drafters.interface import DraftProposal, DraftRequest
@@ -23,6 +23,7 @@ class ScriptedDrafter:
         self.name = name
         self.requests: list[DraftRequest] = []
         self.released: list[int] = []
+        self.learned: list[tuple[Hashable, tuple[int, ...]]] = []
         self._script = script
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftProposal]:
@@ -31,6 +32,14 @@ class ScriptedDrafter:
         self.requests.extend(replace(r, token_ids=tuple(r.token_ids)) for r in requests)
         answers = [self._script(request) for request in requests]
         return [a if isinstance(a, DraftProposal) else DraftProposal(tuple(a)) for a in answers]
+
+    def learn(self, scope: Hashable, token_ids: Sequence[int]) -> None:
+        """Record the answer."""
+        self.learned.append((scope, tuple(token_ids)))
+
+    def forget_answers(self) -> None:
+        """Drop the record of answers."""
+        self.learned.clear()
 
     def release(self, sequence_id: int) -> None:
         """Record that the sequence ended."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from paceline.cache import BlockPool, KVStats
 from paceline.clock import Clock, monotonic
 from paceline.drafters.interface import Drafter, HoldsMemory
+from paceline.drafters.scope import answer_scope
 from paceline.engine import step as stages
 from paceline.engine.admission import check_request
 from paceline.engine.commit import commit_step, finish
@@ -17,12 +18,13 @@ from paceline.engine.observer import Observers
 from paceline.engine.room import Room
 from paceline.engine.scheduler import Scheduler, SchedulerLimits, StepPlan
 from paceline.engine.sequence import Sequence, SequenceStatus
+from paceline.engine.totals import StepTotals
 from paceline.engine.trace import DRAFT, VERIFY, StepTrace
 from paceline.errors import ConfigError, InvalidParameterError, PacelineError
 from paceline.models.detokenizer import IncrementalDetokenizer
 from paceline.models.interface import CausalModel, Vocabulary
 from paceline.models.kv_memory import KVMemory
-from paceline.records import FinishReason, Request, StreamChunk
+from paceline.records import AnswerSharing, FinishReason, Request, StreamChunk
 from paceline.sampling.grammar import Grammar, GrammarCompiler
 from paceline.sampling.noise import derive_seed
 from paceline.sampling.state import SamplingState
@@ -41,6 +43,7 @@ class Engine:
         memory: the target's KV blocks.
         context_length: most positions of one sequence; cut to what the cache can hold.
         limits: how much goes into one step.
+        answer_sharing: whose earlier answers a request's drafts may come from.
     """
 
     def __init__(
@@ -53,12 +56,14 @@ class Engine:
         context_length: int | None = None,
         limits: SchedulerLimits | None = None,
         clock: Clock = monotonic,
+        answer_sharing: AnswerSharing = AnswerSharing.TENANT_AND_ROUTE,
     ) -> None:
         self._model = model
         self._vocabulary = vocabulary
         self._grammars = GrammarCompiler(vocabulary.token_bytes, vocabulary.num_real_tokens)
         self._drafters = dict(drafters)
         self._clock = clock
+        self._answer_sharing = answer_sharing
         self._memory = memory
         self.context_length = min(context_length or model.context_length, memory.num_positions)
         self._holders = {name: d for name, d in self._drafters.items() if isinstance(d, HoldsMemory)}
@@ -74,6 +79,8 @@ class Engine:
         self.num_steps = 0
         self.observers = Observers()
         """Who is told of each step."""
+        self.totals = StepTotals()
+        """Where the time of all steps went; to be read, not changed."""
 
     @property
     def has_work(self) -> bool:
@@ -206,6 +213,7 @@ class Engine:
             max_total_tokens=room,
             submitted_at=self._clock(),
             index=index,
+            answer_scope=answer_scope(request, self._answer_sharing),
         )
 
     def abort(self, request_id: str, *, is_reported: bool = True) -> bool:
@@ -265,8 +273,14 @@ class Engine:
         self._commit(stages.judge(plan.planned, drafts.proposals, logits), trace)
         chunks = self._emit(plan)
         trace.mark()
+        self.totals.add(trace.marks[-1] - trace.marks[0], trace.seconds(DRAFT), trace.seconds(VERIFY))
         trace.tell(self.observers, self, drafts.proposals, chunks)
         return chunks
+
+    def forget_answers(self) -> None:
+        """Let drafters forget what earlier answers taught them, so that measurements begin alike."""
+        for drafter in self._drafters.values():
+            drafter.forget_answers()
 
     def _draft(self, plan: StepPlan) -> stages.Drafts:
         drafts = stages.draft(plan.drafting, self._drafters)
@@ -302,6 +316,7 @@ class Engine:
                 continue
             if sequence.finish_reason is not None:
                 self._scheduler.remove(sequence)
+                self._learn(sequence)
                 self._release_drafts(sequence)
 
     def _emit(self, plan: StepPlan) -> list[StreamChunk]:
@@ -314,6 +329,12 @@ class Engine:
         finish(sequence, reason, error)
         self._release_drafts(sequence)
         self._unreported.append(sequence)
+
+    def _learn(self, sequence: Sequence) -> None:
+        """Give an answer to the drafter that its request used; without drafts nothing is learned."""
+        if self._draft_length(sequence):
+            drafter = self._drafters[sequence.request.speculation.drafter or ""]
+            stages.learn(drafter, sequence.answer_scope, sequence.output_token_ids)
 
     def _release_drafts(self, sequence: Sequence) -> None:
         for drafter in self._drafters.values():

@@ -9,7 +9,9 @@ import torch
 
 from paceline.config.engine import EngineSettings
 from paceline.config.settings import load_settings
+from paceline.drafters.answer_store import AnswerStore
 from paceline.drafters.interface import Drafter
+from paceline.drafters.mixed import MixedDrafter
 from paceline.drafters.model import MOST_CATCH_UP, PREFILL_CHUNK, ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engine.engine import Engine
@@ -27,6 +29,9 @@ from paceline.models.tokenizer import Tokenizer
 from paceline.models.vocabulary import check_same_vocabulary
 
 log = logging.getLogger(__name__)
+
+ANSWER_STORE_SCOPES = 8
+"""Full stores of earlier answers that fit; beyond, scopes fed longest ago lose their oldest answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,8 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
         device,
         lambda: free_memory(device),
     )
-    drafters: dict[str, Drafter] = {"suffix": SuffixDrafter()}
+    suffix = SuffixDrafter(answers=_answer_store(settings))
+    drafters: dict[str, Drafter] = {"suffix": suffix}
     if draft is not None:
         drafters["model"] = ModelDrafter(
             draft.model,
@@ -69,6 +75,7 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
             end_token_ids=target.tokenizer.eos_ids,
             reload=lambda: _load_draft_model(settings).model,
         )
+        drafters["mixed"] = MixedDrafter(suffix, drafters["model"])
     engine = Engine(
         target.model,
         target.tokenizer,
@@ -82,6 +89,7 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
             settings.mixed_prefill_ratio,
             settings.max_overtaking_s,
         ),
+        answer_sharing=settings.answer_sharing,
     )
     return LoadedEngine(
         engine, target.tokenizer, target.chat_template, target.name, draft.name if draft else None
@@ -102,6 +110,11 @@ def _draft_options(settings: EngineSettings) -> LoadOptions:
     )
 
 
+def _answer_store(settings: EngineSettings) -> AnswerStore | None:
+    size = settings.answer_store_tokens
+    return AnswerStore(size, size * ANSWER_STORE_SCOPES) if size else None
+
+
 def _check_context(settings: EngineSettings, target: LoadedModel) -> None:
     if settings.context_length is not None and settings.context_length > target.context_length:
         raise ConfigError(
@@ -114,7 +127,7 @@ def _check_context(settings: EngineSettings, target: LoadedModel) -> None:
 def _load_draft(settings: EngineSettings, target: LoadedModel) -> LoadedModel | None:
     if settings.draft is None:
         return None
-    if settings.effective_drafter != "model":
+    if settings.effective_drafter not in ("model", "mixed"):
         log.warning("the draft model %s is not loaded: the drafter is %s", settings.draft, settings.drafter)
         return None
     draft = _load_draft_model(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Hashable
 
 from paceline.cache import BlockTable
 from paceline.models.detokenizer import IncrementalDetokenizer
@@ -39,6 +40,7 @@ class Sequence:
         max_total_tokens: int,
         submitted_at: float,
         index: int = 0,
+        answer_scope: Hashable = None,
     ) -> None:
         self.number = number
         self.request = request
@@ -80,6 +82,8 @@ class Sequence:
         self.submitted_at = submitted_at
         self.progressed_at = submitted_at
         """When something was last computed for it."""
+        self.answer_scope = answer_scope
+        """Whose earlier answers its drafts may come from."""
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
 

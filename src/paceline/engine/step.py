@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,6 +98,14 @@ def release(drafter: Drafter, sequence_number: int) -> None:
         log.exception("drafter %s could not forget a sequence", drafter.name)
 
 
+def learn(drafter: Drafter, scope: Hashable, token_ids: Sequence[int]) -> None:
+    """Give a finished answer to a drafter; it cannot stop the engine by failing at that."""
+    try:
+        drafter.learn(scope, token_ids)
+    except Exception:
+        log.exception("drafter %s could not learn from an answer", drafter.name)
+
+
 def forward(
     planned: Sequence[PlannedSequence], proposals: Proposals, model: CausalModel, kv: KVStore
 ) -> np.ndarray:
@@ -184,6 +192,7 @@ def _draft_request(part: PlannedSequence) -> DraftRequest:
         draft_length=part.draft_length,
         sampling=sequence.sampling,
         verification=sequence.request.speculation.verification,
+        scope=sequence.answer_scope,
     )
 
 

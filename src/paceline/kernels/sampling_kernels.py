@@ -59,6 +59,20 @@ def log_sum_exp(logits: Row) -> float:
     return _native.log_sum_exp(logits)
 
 
+def rough_exp_sum(logits: Row, value: float, temperature: float) -> float:
+    """Return sum(exp((logits - value) / temperature)) within 2e-5 of itself: a hint, and quick.
+
+    Args:
+        logits: [vocab], no NaN.
+        value: what is subtracted from each; a score above 88 counts as 88, and a sum of such may be infinite.
+        temperature: from 1e-30 to 1e30.
+
+    Raises:
+        ValueError: the temperature is another.
+    """
+    return _native.rough_exp_sum(logits, value, temperature)
+
+
 def top_n(logits: Row, count: int) -> tuple[Ids, Scores]:
     """Return the `count` greatest logits above minus infinity, best first, equal ones by lowest id.
 

@@ -75,7 +75,13 @@ def choose_with_confidence(
     chosen = scores[token_id]
     if (allowed := state.allowed(drafted)) is not None:
         scores = scores[allowed]
-    # In float32, and clipped: a tiny temperature may overflow, and a hint need not be exact.
-    shifted = np.maximum((scores - chosen) / np.float32(max(temperature, 1e-4)), -80.0)
+    return token_id, 1.0 / _rough_exp_sum(scores, chosen, min(max(temperature, 1e-4), 1e30))
+
+
+def _rough_exp_sum(scores: Logits, value: float, temperature: float) -> float:
+    """Return sum(exp((scores - value) / temperature)) in float32: a hint need not be exact."""
+    if native is not None:
+        return float(native.rough_exp_sum(scores, value, temperature))
+    # Clipped, since a tiny temperature may overflow.
     with np.errstate(over="ignore"):
-        return token_id, float(1.0 / np.exp(shifted).sum())
+        return float(np.exp(np.maximum((scores - value) / np.float32(temperature), -80.0)).sum())
