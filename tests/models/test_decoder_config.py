@@ -137,7 +137,7 @@ def yarn(**scaling: Any) -> TinyModel:
 def test_yarn(tmp_path: Path) -> None:
     config = describe(yarn(), tmp_path)
     attention_factor = pytest.approx(1 + 0.1 * math.log(4))
-    assert config.rotary == Rotary(10_000.0, yarn=Yarn(4.0, 4096), attention_factor=attention_factor)
+    assert config.rotary == Rotary(10_000.0, scaling=Yarn(4.0, 4096), attention_factor=attention_factor)
     assert config.context_length == 4 * 4096
     scaled = yarn(
         original_context_length=256,
@@ -147,7 +147,7 @@ def test_yarn(tmp_path: Path) -> None:
         attn_factor=1.5,
     )
     config = describe(scaled, tmp_path)
-    assert config.rotary == Rotary(10_000.0, yarn=Yarn(4.0, 256, 8.0, 2.0), attention_factor=3.0)
+    assert config.rotary == Rotary(10_000.0, scaling=Yarn(4.0, 256, 8.0, 2.0), attention_factor=3.0)
     assert config.context_length == 4096
     config = describe(yarn(yarn_log_multiplier=1.0), tmp_path)
     assert config.rotary.attention_factor == 1.0

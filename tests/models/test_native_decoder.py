@@ -127,7 +127,7 @@ def test_scaled_rotary(name: str, tmp_path: Path, rounded: None) -> None:
     assert_rounded_alike(tiny(tmp_path, replace(SCALED_ROTARY[name], tensor_type="Q8_0")))
 
 
-@pytest.mark.parametrize("kept", ["yarn", "attention_factor"])
+@pytest.mark.parametrize("kept", ["scaling", "attention_factor"])
 def test_half_of_yarn_would_be_noticed(kept: str, tmp_path: Path, rounded: None) -> None:
     file = tiny(tmp_path, replace(SCALED_ROTARY["yarn with every key"], tensor_type="Q8_0"))
     config, source = gguf_decoder(file)

@@ -62,17 +62,17 @@ def test_frequencies_and_attention_factor(name: str, tmp_path: Path) -> None:
     else:
         expected, attention_factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     keys = JsonKeys(tmp_path, json.loads(config.to_json_string(use_diff=False)))
-    rotary = read_rotary(keys, GLOBAL, 128, 1e4)
+    rotary = read_rotary(keys, GLOBAL, 1e4)
     ours = frequencies_of(rotary, 128, None)
-    # Two roundings of float32; what one costs at position 131,072 is below that of rounding the angle itself.
-    np.testing.assert_allclose(ours, expected.numpy(), rtol=2.4e-7, atol=0)
+    # Powers are another library's, so they may differ in the last bit; nothing else does.
+    np.testing.assert_allclose(ours, expected.numpy(), rtol=1.2e-7, atol=0)
     assert rotary.attention_factor == pytest.approx(attention_factor, rel=1e-12)
 
 
 def test_the_attention_factor_is_on_cos_and_sin() -> None:
     keys = JsonKeys(Path("config.json"), {"rope_parameters": QWEN_YARN | {"attention_factor": 1.5}})
     keys.values["max_position_embeddings"] = 32768  # type: ignore[index]
-    rotary = read_rotary(keys, GLOBAL, 128, 1e4)
+    rotary = read_rotary(keys, GLOBAL, 1e4)
     table = RotaryTable(rotary, 128, None, torch.device("cpu"))
     cos, sin = table.at(torch.tensor([0, 70_000]), 70_001)
     torch.testing.assert_close(cos * cos + sin * sin, torch.full_like(cos, 2.25))

@@ -18,6 +18,7 @@ from paceline.models.build import build_decoder
 from paceline.models.decoder import Decoder
 from paceline.models.interface import SequenceSlice
 from paceline.models.load import folder_decoder, load_model
+from paceline.models.rotary_scaling import Yarn
 from paceline.models.safetensors_file import read_safetensors, read_safetensors_file
 from tests.models.hf_reference import hf_logits
 
@@ -176,9 +177,9 @@ def test_a_base_beside_the_parameters_counts(tmp_path: Path) -> None:
 def test_an_original_length_beside_the_parameters_counts_more(tmp_path: Path) -> None:
     make("llama yarn", tmp_path)
     edit_config(tmp_path, original_max_position_embeddings=1024)
-    yarn = folder_decoder(tmp_path)[0].rotary.yarn
-    assert yarn is not None
-    assert yarn.original_length == 1024
+    scaling = folder_decoder(tmp_path)[0].rotary.scaling
+    assert isinstance(scaling, Yarn)
+    assert scaling.original_length == 1024
 
 
 def save_tokenizer(folder: Path) -> None:

@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from paceline.errors import UnsupportedModelError
-from paceline.models.rotary_scaling import Yarn
+from paceline.models.rotary_scaling import Llama3, Yarn
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma3")
 MAX_LAYERS = 1_000
@@ -41,9 +41,8 @@ class Rotary:
     base: float
     linear_factor: float = 1.0
     """Positions are divided by this (linear scaling, Chen et al. 2023)."""
-    factors: tuple[float, ...] | None = None
-    """[head_dim / 2] divisors of the frequencies (Llama 3's scaling); none is all ones."""
-    yarn: Yarn | None = None
+    scaling: Yarn | Llama3 | None = None
+    """Scaling that differs between frequencies; a file may hold divisors of them instead, as a tensor."""
     attention_factor: float = 1.0
     """Factor on cos and sin, so its square is one on attention scores."""
 
@@ -52,7 +51,7 @@ class Rotary:
 
         Files to which YaRN was added by hand still state the original one.
         """
-        return max(stated, self.yarn.context_length) if self.yarn else stated
+        return max(stated, self.scaling.context_length) if isinstance(self.scaling, Yarn) else stated
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,4 +51,4 @@ def _yarn(keys: GGUFKeys, base: float, factor: float, attention_factor: float, c
     name = "rope.scaling.yarn_log_multiplier"
     default = yarn_attention_factor(factor, 1.0, keys.number(name) if keys.get(name) else 0.0)
     own = keys.number("rope.scaling.yarn_attn_factor", default)
-    return Rotary(base, yarn=yarn, attention_factor=own * attention_factor)
+    return Rotary(base, scaling=yarn, attention_factor=own * attention_factor)

@@ -14,13 +14,11 @@ _CHUNK = 512
 
 
 def frequencies_of(rotary: Rotary, head_dim: int, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """Return float32 [head_dim / 2], divided by `factors`, a tensor of the file, else by the rotary's own."""
-    if factors is None and rotary.factors is not None:
-        factors = np.asarray(rotary.factors, np.float32)
-    if rotary.yarn is None:
+    """Return float32 [head_dim / 2], divided by `factors` of that shape if the file has such a tensor."""
+    if rotary.scaling is None:
         return rotary_frequencies(head_dim, rotary.base, rotary.linear_factor, factors)
     periods = rotary_periods(head_dim, rotary.base)
-    return rotary.yarn.frequencies(periods if factors is None else periods * factors, rotary.base)
+    return rotary.scaling.frequencies(periods if factors is None else periods * factors, rotary.base)
 
 
 class RotaryTable:
@@ -29,7 +27,7 @@ class RotaryTable:
     def __init__(
         self, rotary: Rotary, head_dim: int, factors: NDArray[np.float32] | None, device: torch.device
     ) -> None:
-        """Take the divisors of the frequencies from `factors` [head_dim / 2], else from `rotary`."""
+        """Take `factors` [head_dim / 2] as `frequencies_of` does."""
         self._frequencies = frequencies_of(rotary, head_dim, factors)
         self._attention_factor = np.float32(rotary.attention_factor)
         self._device = device

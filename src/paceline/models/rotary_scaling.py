@@ -1,8 +1,8 @@
 """How models made for a short context turn positions of a long one: what the readers of files fill in.
 
-Linear scaling (Chen et al. 2023, arXiv 2306.15595) is one number of `Rotary`; Llama 3's is a divisor for each
-frequency; YaRN (Peng et al. 2023, arXiv 2309.00071) mixes scaled and unscaled frequencies. Formulas and
-defaults are those of `transformers` 5, which the tests compare with.
+Linear scaling (Chen et al. 2023, arXiv 2306.15595) is one number of `Rotary`. YaRN (Peng et al. 2023, arXiv
+2309.00071) and Llama 3 mix scaled and unscaled frequencies. Formulas, defaults and the order of roundings are
+those of `transformers` 5, which the tests compare with.
 """
 
 from __future__ import annotations
@@ -60,6 +60,32 @@ class Yarn:
         return max(low, 0), min(high, head_dim - 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Llama3:
+    """Llama 3.1's scaling: fast frequencies stay, slow ones are divided, those between are mixed."""
+
+    factor: float
+    low_freq_factor: float
+    """Turns within the original length below which a frequency is divided by the whole factor."""
+    high_freq_factor: float
+    """Turns above which it stays as it is."""
+    original_length: float
+    """Positions that the model was first trained on."""
+
+    def frequencies(self, periods: NDArray[np.float32], base: float) -> NDArray[np.float32]:
+        """Return scaled frequencies, as `Yarn.frequencies` does; the base is of no account."""
+        low, factor = np.float32(self.low_freq_factor), np.float32(self.factor)
+        unscaled = np.float32(1.0) / periods
+        wavelengths = np.float32(2 * math.pi) / unscaled
+        spread = np.float32(self.high_freq_factor - self.low_freq_factor)
+        share = (np.float32(self.original_length) / wavelengths - low) / spread
+        mixed = (np.float32(1.0) - share) * unscaled / factor + share * unscaled
+        is_slow = wavelengths > np.float32(self.original_length / self.low_freq_factor)
+        is_fast = wavelengths < np.float32(self.original_length / self.high_freq_factor)
+        scaled = np.where(is_slow, unscaled / factor, np.where(is_fast, unscaled, mixed))
+        return np.asarray(scaled, np.float32)
+
+
 def yarn_attention_factor(factor: float, mscale: float = 0.0, mscale_all_dim: float = 0.0) -> float:
     """Return the factor on cos and sin that goes with YaRN where a file does not give it.
 
@@ -72,22 +98,3 @@ def yarn_attention_factor(factor: float, mscale: float = 0.0, mscale_all_dim: fl
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
     return of(mscale) / of(mscale_all_dim) if mscale and mscale_all_dim else of(1.0)
-
-
-def llama3_factors(
-    base: float, head_dim: int, *, factor: float, low: float, high: float, original_length: float
-) -> tuple[float, ...]:
-    """Return what Llama 3.1 divides each frequency by: nothing if it is fast, `factor` if it is slow.
-
-    Args:
-        base, head_dim: of the rotary embedding.
-        factor: of the slow ones.
-        low, high: turns within the original length at which a frequency begins, and ends, to be divided less.
-        original_length: positions that the model was first trained on.
-    """
-    factors = []
-    for pair in range(head_dim // 2):
-        num_turns = original_length * base ** (-2 * pair / head_dim) / (2 * math.pi)
-        share = min(1.0, max(0.0, (num_turns - low) / (high - low)))
-        factors.append(1.0 / ((1.0 - share) / factor + share))
-    return tuple(factors)

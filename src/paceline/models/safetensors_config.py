@@ -83,7 +83,7 @@ def _describe(keys: JsonKeys, family: str) -> DecoderConfig:
     if num_heads % num_kv_heads or head_dim % 2:
         raise keys.wrong("num_key_value_heads", f"a divisor of {num_heads} heads, and an even head size")
     window, sliding_layers = _sliding(keys, family, num_layers)
-    rotary = read_rotary(keys, GLOBAL, head_dim, 1e6 if is_gemma else 1e4)
+    rotary = read_rotary(keys, GLOBAL, 1e6 if is_gemma else 1e4)
     query_scale = keys.number("query_pre_attn_scalar", 256.0) ** -0.5 if is_gemma else None
     return DecoderConfig(
         family=family,
@@ -98,7 +98,7 @@ def _describe(keys: JsonKeys, family: str) -> DecoderConfig:
         norm_eps=keys.number("rms_norm_eps"),
         rotary=rotary,
         rotary_layout=RotaryLayout.HALVES,
-        local_rotary=_local_rotary(keys, head_dim) if is_gemma else None,
+        local_rotary=_local_rotary(keys) if is_gemma else None,
         sliding_window=window,
         sliding_layers=sliding_layers,
         attention_scale=query_scale,
@@ -149,7 +149,7 @@ def _is_sliding(keys: JsonKeys, family: str, layer: int) -> bool:
     return family == "llama" or layer >= first
 
 
-def _local_rotary(keys: JsonKeys, head_dim: int) -> Rotary:
+def _local_rotary(keys: JsonKeys) -> Rotary:
     if keys.get("rope_parameters") is None:
         return Rotary(keys.number("rope_local_base_freq", 10_000.0))
-    return read_rotary(keys, LOCAL, head_dim, 10_000.0)
+    return read_rotary(keys, LOCAL, 10_000.0)

@@ -10,7 +10,7 @@ import logging
 
 from paceline.models.decoder_config import Rotary, unsupported_feature
 from paceline.models.json_keys import JsonKeys
-from paceline.models.rotary_scaling import Yarn, llama3_factors, yarn_attention_factor
+from paceline.models.rotary_scaling import Llama3, Yarn, yarn_attention_factor
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +35,12 @@ _KEYS_OF = {
 }
 
 
-def read_rotary(keys: JsonKeys, kind: str, head_dim: int, default_base: float) -> Rotary:
+def read_rotary(keys: JsonKeys, kind: str, default_base: float) -> Rotary:
     """Read the rotary embedding of one kind of layer.
 
     Args:
         keys: of the whole `config.json`.
         kind: `GLOBAL` or `LOCAL`.
-        head_dim: size of a head.
         default_base: where the file gives none.
 
     Raises:
@@ -60,7 +59,7 @@ def read_rotary(keys: JsonKeys, kind: str, head_dim: int, default_base: float) -
     if name == "linear":
         return Rotary(base, linear_factor=parameters.number("factor"))
     if name == "llama3":
-        return Rotary(base, factors=_llama3(keys, parameters, base, head_dim))
+        return Rotary(base, scaling=_llama3(keys, parameters))
     return _yarn(keys, parameters, base) if name == "yarn" else Rotary(base)
 
 
@@ -86,12 +85,11 @@ def _original_length(keys: JsonKeys, parameters: JsonKeys) -> float:
     return parameters.number(_ORIGINAL, keys.number("max_position_embeddings"))
 
 
-def _llama3(keys: JsonKeys, parameters: JsonKeys, base: float, head_dim: int) -> tuple[float, ...]:
+def _llama3(keys: JsonKeys, parameters: JsonKeys) -> Llama3:
     low, high = parameters.number("low_freq_factor"), parameters.number("high_freq_factor")
     if high <= low:
         raise parameters.wrong("high_freq_factor", f"a high_freq_factor above the low_freq_factor, {low}")
-    factor, length = parameters.number("factor"), _original_length(keys, parameters)
-    return llama3_factors(base, head_dim, factor=factor, low=low, high=high, original_length=length)
+    return Llama3(parameters.number("factor"), low, high, _original_length(keys, parameters))
 
 
 def _yarn(keys: JsonKeys, parameters: JsonKeys, base: float) -> Rotary:
@@ -109,4 +107,4 @@ def _yarn(keys: JsonKeys, parameters: JsonKeys, base: float) -> Rotary:
     names = ("mscale", "mscale_all_dim")  # zero is as good as absent
     scales = [parameters.number(name) if parameters.get(name) else 0.0 for name in names]
     attention_factor = parameters.number("attention_factor", yarn_attention_factor(yarn.factor, *scales))
-    return Rotary(base, yarn=yarn, attention_factor=attention_factor)
+    return Rotary(base, scaling=yarn, attention_factor=attention_factor)
