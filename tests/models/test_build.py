@@ -33,6 +33,9 @@ PACKED = TinyModel(tensor_type="Q8_0")
         (TinyModel(tensor_type="BF16"), LoadOptions(weights=Weights.INT8), NativeDecoder),
         (TinyModel(tensor_type="F16"), LoadOptions(weights=Weights.INT4), NativeDecoder),
         (PACKED, LoadOptions(weights=Weights.INT4), NativeDecoder),
+        (PACKED, LoadOptions(weights=Weights.INT4, needs_weights=False), NativeDecoder),
+        (PACKED, LoadOptions(Kernels.REFERENCE, Weights.INT4, needs_weights=False), Decoder),
+        (TinyModel(head_dim=12), LoadOptions(weights=Weights.INT4, needs_weights=False), Decoder),
         # A head of 12 values is not whole activation groups, so auto leaves it to the reference.
         (TinyModel(head_dim=12, tensor_type="F16"), LoadOptions(), Decoder),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from paceline.llm import LLM
 from paceline.models import frequent_tokens as module
 from paceline.models.frequent_tokens import fingerprint, frequent_tokens
 from paceline.models.gguf_file import GGUFFile
@@ -19,11 +20,13 @@ from paceline.models.native_decoder import NativeDecoder
 from paceline.models.native_weights import pack_weights
 from paceline.models.options import Kernels, LoadOptions
 from paceline.models.tokenizer import Tokenizer
+from paceline.records import SamplingParams, SpeculationParams
 from tests.tiny_models import TinyModel
 
 REDUCED = LoadOptions(reduce_vocabulary=True)
 LISTED = [200, 7, 65, 66, 3, 150]
 """A list for the tiny vocabulary, most frequent first."""
+NUM_SHIPPED = 49152
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +100,44 @@ def test_the_reference_keeps_all_tokens(path: Path) -> None:
     model = load_model(path, "cpu", options).model
     logits = model.forward([SequenceSlice([5], 0, [0], 1)], model.allocate_kv(1, 16))
     assert logits.isfinite().all()
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"])
+def test_the_shipped_list_is_for_the_default_pair(name: str, preset_path: Callable[[str], Path]) -> None:
+    tokenizer = Tokenizer.from_gguf(GGUFFile.open(preset_path(name)).metadata)
+    found = frequent_tokens(tokenizer)
+    assert found is not None
+    special = set(tokenizer.special_tokens.values())
+    assert len(found) == NUM_SHIPPED + len(special)
+    assert (np.diff(found.astype(np.int64)) > 0).all()
+    assert found[-1] < tokenizer.num_real_tokens
+    assert special <= set(found.tolist())
+    text = "def main() -> None:\n    print('The answer is 42, die Antwort ist 42')\n"
+    assert set(tokenizer.encode(text)) <= set(found.tolist())
+
+
+def test_shipped_lists_rank_every_token_once() -> None:
+    lists = module._lists()
+    assert lists
+    for ranked in lists.values():
+        assert len(set(ranked.tolist())) == len(ranked) == NUM_SHIPPED
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_outputs_are_the_same_with_it(temperature: float, preset_path: Callable[[str], Path]) -> None:
+    path = str(preset_path("qwen2.5-coder-0.5b-instruct"))
+    params = SamplingParams(temperature=temperature, max_tokens=24, seed=7)
+    # The third asks for words that no list of frequent tokens has.
+    prompts = ["def quicksort(items):", "Der Zug nach", "Old Turkic letters: 𐰀 𐰁 𐰂 𐰃 𐰄"]
+    with LLM(path, path, draft_length=5, context_length=128, kv_memory="128MiB") as llm:
+        assert llm.settings.draft_vocab == "auto"
+        plain = llm.generate(prompts, params, speculation=SpeculationParams(enabled=False))
+        drafted = llm.generate(prompts, params)
+    assert [r.token_ids for r in drafted] == [r.token_ids for r in plain]
+    assert [r.text for r in drafted] == [r.text for r in plain]
+    assert sum(r.speculation.num_accepted for r in drafted) > 0
 
 
 @pytest.mark.parametrize("ids", [[3, 3], [4, 3], [0, 10**6]])

@@ -58,8 +58,9 @@ class EngineSettings(BaseModel):
     """Arithmetic on a CPU: native code, the float32 reference, or native code where it can run the model."""
     weights: Literal["file", "int8"] = "file"
     """Hold floating-point matrices as the files have them, or in 8 bits, which native kernels can run."""
-    draft_weights: Literal["file", "int4"] = "file"
-    """Hold the draft model's matrices as its file has them, or in 4 bits: other drafts, the same answers."""
+    draft_weights: Literal["auto", "file", "int4"] = "auto"
+    """Hold the draft model's matrices as its file has them, in 4 bits (other drafts, the same answers), or in
+    4 bits where native kernels can run it and as the file has them elsewhere."""
     draft_vocab: Literal["auto", "full"] = "auto"
     """Draft only from the most frequent tokens where there is a list of them, or from all."""
 

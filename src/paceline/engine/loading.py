@@ -83,9 +83,12 @@ def _target_options(settings: EngineSettings) -> LoadOptions:
 
 
 def _draft_options(settings: EngineSettings) -> LoadOptions:
-    weights = settings.weights if settings.draft_weights == "file" else settings.draft_weights
+    is_from_file = settings.draft_weights == "file"
     return LoadOptions(
-        Kernels(settings.kernels), Weights(weights), reduce_vocabulary=settings.draft_vocab == "auto"
+        Kernels(settings.kernels),
+        Weights(settings.weights) if is_from_file else Weights.INT4,
+        needs_weights=settings.draft_weights != "auto",
+        reduce_vocabulary=settings.draft_vocab == "auto",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -56,12 +57,15 @@ def choose_decoder(
         UnsupportedModelError: the same for a model that they cannot run.
     """
     obstacle = _obstacle(config, source, device, options)
+    if obstacle is not None and not options.needs_weights and options.weights is not Weights.FILE:
+        options = replace(options, weights=Weights.FILE)
+        obstacle = _obstacle(config, source, device, options)
     if obstacle is None:
         from paceline.models.native import build_native
 
         assert native is not None
-        isa = native.isa()
-        logger.info("%s runs on native kernels (%s, %d threads)", source.where, isa, num_threads())
+        how = (native.isa(), num_threads(), options.weights)
+        logger.info("%s runs on native kernels (%s, %d threads, weights as %s)", source.where, *how)
         return build_native(config, source, options, advance, frequent_ids)
     if options.kernels is Kernels.NATIVE or options.weights is not Weights.FILE:
         raise obstacle

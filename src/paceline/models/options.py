@@ -34,6 +34,8 @@ class LoadOptions:
 
     kernels: Kernels = Kernels.AUTO
     weights: Weights = Weights.FILE
+    needs_weights: bool = True
+    """Whether it is an error where `weights` cannot be had; else they are then as the file has them."""
     reduce_vocabulary: bool = False
     """Compute logits of the most frequent tokens only, where a list for the vocabulary is at hand; the other
     tokens get minus infinity. For a draft model."""
