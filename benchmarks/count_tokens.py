@@ -27,7 +27,7 @@ from paceline.models.frequent_tokens import fingerprint
 from paceline.models.gguf_file import GGUFFile
 from paceline.models.tokenizer import Tokenizer
 
-PROMPTS_WEIGHT, ANSWERS_WEIGHT, PRIOR_WEIGHT = 0.1, 0.1, 0.3
+PROMPTS_WEIGHT, ANSWERS_WEIGHT, PRIOR_WEIGHT = 0.15, 0.25, 0.3
 """The vocabulary's own order counts like a text in which id i is as frequent as 1 / (i + 1000)."""
 DEFAULT_SIZE = 49152
 
@@ -61,8 +61,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tokenizer = Tokenizer.from_gguf(GGUFFile.open(resolve(arguments.model)).metadata)
     size = tokenizer.num_real_tokens
-    prior = 1 / (np.arange(size) + 1000)
-    total = PRIOR_WEIGHT * prior / prior.sum()
+    total = PRIOR_WEIGHT * shares(Counter({i: 10**9 // (i + 1000) for i in range(size)}), size)
     for name, weight, counts in _counted(tokenizer, arguments.prompts, arguments.answers):
         print(f"{name}: {counts.total():,} tokens, {len(counts):,} different", flush=True)
         total += weight * shares(counts, size)

@@ -34,17 +34,17 @@ RUST_BOOKS = ("toolchains/stable*/share/doc/rust/html/*/*.html",)
 LANGUAGES = "cs de es fr it ja ko nl pl pt pt_BR ru sv tr uk vi zh_CN"
 MESSAGES = tuple(f"locale/{language}/LC_MESSAGES/*.mo" for language in LANGUAGES.split())
 SOURCES = (
-    Source("Python's standard library", 0.12, STDLIB, ("*.py", "*/*.py")),
-    Source("packages' Python code", 0.08, PACKAGES, ("[a-m]*/**/*.py", "[n-z]*/**/*.py"), 8_000_000),
-    Source("packages' documents", 0.05, PACKAGES, ("**/*.md", "**/*.rst", "**/METADATA")),
-    Source("the system's documents", 0.05, SHARE / "doc", DOCUMENTS),
-    Source("manuals", 0.05, SHARE, ("info/*.gz", "man/man[1-8]/*.gz")),
-    Source("manuals in other languages", 0.04, SHARE, ("man/[!m]*/man[1-8]/*.gz",), 20_000_000),
+    Source("Python's standard library", 0.15, STDLIB, ("*.py", "*/*.py")),
+    Source("packages' Python code", 0.15, PACKAGES, ("[a-m]*/**/*.py", "[n-z]*/**/*.py"), 8_000_000),
+    Source("packages' documents", 0.06, PACKAGES, ("**/*.md", "**/*.rst", "**/METADATA")),
+    Source("the system's documents", 0.04, SHARE / "doc", DOCUMENTS),
+    Source("manuals", 0.03, SHARE, ("info/*.gz", "man/man[1-8]/*.gz")),
+    Source("manuals in other languages", 0.02, SHARE, ("man/[!m]*/man[1-8]/*.gz",), 20_000_000),
     Source("programs' messages in other languages", 0.02, SHARE, MESSAGES, 40_000_000),
-    Source("JavaScript", 0.04, LIBRARIES, ("node_modules/**/*.js",)),
-    Source("C headers", 0.03, Path("/usr/include"), ("*.h", "*/*.h"), 4_000_000),
-    Source("Perl code and documents", 0.02, SHARE / "perl", ("**/*.pod", "**/*.pm"), 4_000_000),
-    Source("Rust's books", 0.05, Path.home() / ".rustup", RUST_BOOKS),
+    Source("JavaScript", 0.03, LIBRARIES, ("node_modules/**/*.js",)),
+    Source("C headers", 0.01, Path("/usr/include"), ("*.h", "*/*.h"), 4_000_000),
+    Source("Perl code and documents", 0.01, SHARE / "perl", ("**/*.pod", "**/*.pm"), 4_000_000),
+    Source("Rust's books", 0.07, Path.home() / ".rustup", RUST_BOOKS),
 )
 
 

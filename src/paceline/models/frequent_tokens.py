@@ -4,8 +4,7 @@ A draft model reads half of its bytes to score 150,000 tokens, of which a few th
 text. A token that is left out can never be drafted, which costs a rejection and no correctness (FR-Spec,
 arXiv 2502.14856).
 
-Lists are counted by `benchmarks/count_tokens.py`; what is shipped, and from what it was counted, is said in
-`data/README.md`.
+The folder `data` holds the lists, counted by `benchmarks/count_tokens.py`; its README says from what.
 """
 
 from __future__ import annotations
