@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from paceline.drafters.answer_store import AnswerStore
 from paceline.drafters.interface import Drafter
 from paceline.drafters.mixed import MixedDrafter
-from paceline.drafters.model import ModelDrafter
 from paceline.drafters.scripted import ScriptedDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engine.engine import Engine
 from paceline.models.scripted import ScriptedModel
 from paceline.records import AnswerSharing, GenerationResult, SamplingParams, Verification
-from tests.engine.scripted import OFF, hashed_logits, make_engine, outcome, request, run, speculate
+from tests.engine.scripted import OFF, draft_model, hashed_logits, make_engine, outcome, request, run, speculate
 
 V = 40
 LOGITS = hashed_logits(V)
@@ -27,7 +26,7 @@ PARAMS = SamplingParams(max_tokens=30)
 
 def engine_with_store(**more: object) -> Engine:
     suffix = SuffixDrafter(answers=AnswerStore())
-    model = ModelDrafter(ScriptedModel(LOGITS, V), num_blocks=64, block_size=16)
+    model = draft_model(ScriptedModel(LOGITS, V), num_blocks=64, block_size=16)
     drafters: dict[str, Drafter] = {"suffix": suffix, "model": model, "mixed": MixedDrafter(suffix, model, 3)}
     return make_engine(LOGITS, V, drafters, **more)
 

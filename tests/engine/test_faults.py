@@ -11,7 +11,6 @@ import torch
 
 from paceline.clock import ManualClock
 from paceline.drafters.interface import DraftProposal, DraftRequest
-from paceline.drafters.model import ModelDrafter
 from paceline.drafters.scripted import ScriptedDrafter
 from paceline.engine.scheduler import SchedulerLimits
 from paceline.errors import StalledError, StepError
@@ -20,6 +19,7 @@ from paceline.models.scripted import ScriptedModel
 from paceline.records import FinishReason, GenerationResult, SamplingParams
 from paceline.step_records import SequenceStep, StepRecord
 from tests.engine.scripted import (
+    draft_model,
     OFF,
     drain,
     hashed_logits,
@@ -119,12 +119,12 @@ def test_a_draft_model_that_breaks_gives_its_blocks_back() -> None:
                 raise RuntimeError("draft forward failed")
             return super().forward(slices, kv)
 
-    drafter = ModelDrafter(Breaking(LOGITS, V), num_blocks=8, block_size=4)
+    drafter = draft_model(Breaking(LOGITS, V), num_blocks=8, block_size=4)
     engine = make_engine(LOGITS, V, {"model": drafter})
     results = run(engine, *(request([i], PARAMS, speculate(3, "model")) for i in range(2)))
     assert [outcome(r) for r in results] == [plain([i]) for i in range(2)]
     assert all(r.speculation.num_accepted > 0 and r.speculation.fallback for r in results)
-    assert drafter.pool.num_used == 0
+    assert drafter.num_held_blocks == 0
 
 
 class FailingModel(ScriptedModel):

@@ -7,21 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.drafters.model import ModelDrafter
 from paceline.engine.engine import Engine
 from paceline.engine.scheduler import SchedulerLimits
 from paceline.errors import InvalidParameterError
 from paceline.models.scripted import ScriptedModel
 from paceline.records import FinishReason, PositionLogprobs, Request, SamplingParams, SpeculationParams
 from paceline.sampling.noise import derive_seed
-from tests.engine.scripted import OFF, drain, hashed_logits, make_engine, outcome, request, run, speculate
+from tests.engine.scripted import OFF, draft_model, drain, hashed_logits, make_engine, outcome, request, run, speculate
 
 V = 24
 LOGITS = hashed_logits(V, sharpness=1.5)
 
 
 def engine(**more: Any) -> Engine:
-    drafter = ModelDrafter(ScriptedModel(hashed_logits(V, sharpness=1.4), V), num_blocks=64, block_size=16)
+    drafter = draft_model(ScriptedModel(hashed_logits(V, sharpness=1.4), V), num_blocks=64, block_size=16)
     return make_engine(LOGITS, V, {"model": drafter}, **more)
 
 

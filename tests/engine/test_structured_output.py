@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from paceline.drafters.interface import DraftProposal, DraftRequest
-from paceline.drafters.model import ModelDrafter
 from paceline.drafters.scripted import ScriptedDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engine.engine import Engine
@@ -23,6 +22,7 @@ from paceline.records import FinishReason, GenerationResult, SamplingParams, Ver
 from paceline.sampling.distribution import Distribution
 from paceline.sampling.processors import process
 from tests.engine.scripted import (
+    draft_model,
     OFF,
     always,
     hashed_logits,
@@ -130,7 +130,7 @@ def test_nothing_follows_a_complete_form() -> None:
 def all_drafters() -> dict[str, Any]:
     rng = np.random.default_rng(7)
     return {
-        "model": ModelDrafter(ScriptedModel(LOGITS, V), num_blocks=64, block_size=16),
+        "model": draft_model(ScriptedModel(LOGITS, V), num_blocks=64, block_size=16),
         "suffix": SuffixDrafter(1),
         "random": ScriptedDrafter(lambda asked: rng.integers(0, V, asked.draft_length).tolist()),
     }

@@ -83,8 +83,8 @@ def test_outputs_that_differ_are_seen() -> None:
     loop = LoadLoop(engine, clock=clock)
     judge = engine._commit
 
-    def spoil(outcomes, draft_s, verify_s):  # type: ignore[no-untyped-def]
-        judge(outcomes, draft_s, verify_s)
+    def spoil(outcomes, trace):  # type: ignore[no-untyped-def]
+        judge(outcomes, trace)
         for outcome in outcomes:
             sequence = outcome.part.sequence
             if outcome.num_drafted and sequence.request.id == "r1":

@@ -35,10 +35,10 @@ def test_a_step_that_fails_as_a_whole_ends_its_requests_and_the_next_ones_run(
         one = engine()
         plan, calls = one._scheduler.plan, iter(range(100))
 
-        def failing() -> Any:
+        def failing(now: float) -> Any:
             if next(calls) == 3:
                 raise RuntimeError("no plan")
-            return plan()
+            return plan(now)
 
         monkeypatch.setattr(one._scheduler, "plan", failing)
         async with Runtime(one) as runtime:
@@ -59,7 +59,7 @@ def test_an_engine_that_is_broken_for_good_tells_everybody(monkeypatch: pytest.M
             stream = await runtime.submit(named("r", params=LONG))
             await gate.entered()
 
-            def failing() -> Any:
+            def failing(now: float) -> Any:
                 raise RuntimeError("no plan")
 
             monkeypatch.setattr(one._scheduler, "plan", failing)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from paceline.drafters.model import ModelDrafter
 from paceline.drafters.scripted import ScriptedDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engine.scheduler import SchedulerLimits
@@ -16,7 +15,7 @@ from paceline.models.scripted import ScriptedModel
 from paceline.parameters import StructuredOutput
 from paceline.records import GenerationResult, Request, SamplingParams
 from paceline.runtime import Runtime
-from tests.engine.scripted import OFF, hashed_logits, make_engine, outcome, request, run, speculate
+from tests.engine.scripted import OFF, draft_model, hashed_logits, make_engine, outcome, request, run, speculate
 from tests.engine.test_faults import Recorder
 from tests.runtime.gated import LOGITS, V, go
 
@@ -56,7 +55,7 @@ def test_every_answer_is_right_and_nothing_is_left_behind() -> None:
             raise RuntimeError("a bad day")
         return chance.integers(0, V, asked.draft_length).tolist()  # type: ignore[no-any-return]
 
-    draft = ModelDrafter(ScriptedModel(hashed_logits(V, 2.9), V), num_blocks=20, block_size=4)
+    draft = draft_model(ScriptedModel(hashed_logits(V, 2.9), V), num_blocks=20, block_size=4)
     drafters = {"model": draft, "suffix": SuffixDrafter(1), "failing": ScriptedDrafter(fails_at_times)}
     limits = SchedulerLimits(max_num_seqs=6, max_num_batched_tokens=40, prefill_chunk=9)
     one = make_engine(LOGITS, V, drafters, num_blocks=40, block_size=4, limits=limits)
