@@ -2,10 +2,10 @@
 
     python benchmarks/memory.py [--target NAME] [--draft NAME] [--json]
 
-A process of its own loads both as the engine does, KV memory reserved and not touched. Resident memory is what
-the kernel reports (VmRSS), pages of mapped files included; it is also split into memory of the process's own
-(RssAnon) and pages of files (RssFile). From it goes what `import paceline` alone takes; PyTorch, the tokenizers
-and all else that loading imports do count, and `imported` says how much that is. Linux only.
+A process of its own loads both as the engine does, KV memory reserved and not touched. Resident memory is
+what the kernel reports (VmRSS), pages of mapped files included; it is also split into memory of the process's
+own (RssAnon) and pages of files (RssFile). From it goes what `import paceline` alone takes; PyTorch, the
+tokenizers and all else that loading imports do count, and `imported` says how much that is. Linux only.
 """
 
 from __future__ import annotations
