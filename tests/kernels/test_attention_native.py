@@ -205,7 +205,7 @@ def test_tiny_keys_and_values(isa: str) -> None:
     case.queries *= np.float32(1e5)
     for row in (0, 17, 299):
         out, expected = case.attend(row, row + 1)[0], case.reference(row)
-        assert np.abs(out - expected).max() < BOUND * np.abs(case.values).max()
+        assert np.abs(out - expected).max() < BOUND * float(np.abs(case.values).max())
     assert np.abs(case.values).max() < 2.0**-14
 
 

@@ -80,7 +80,7 @@ def test_no_threads_is_refused() -> None:
 
 def write(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
-        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
 
@@ -100,4 +100,28 @@ def test_a_container_quota_limits_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], limit: int | None
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)), raising=False)
-    assert threads.available_cpus(write(tmp_path, files)) == (limit or 64)
+    assert threads.available_cpus(write(tmp_path, files), tmp_path / "none") == (limit or 64)
+
+
+@pytest.mark.parametrize(
+    ("membership", "quota"),
+    [
+        ("0::/system.slice/engine.service\n", {"system.slice/engine.service/cpu.max": "300000 100000"}),
+        ("0::/system.slice/engine.service\n", {"system.slice/cpu.max": "300000 100000"}),
+        (
+            "0::/a/b\n",
+            {"cpu.max": "900000 100000", "a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"},
+        ),
+        ("0::/docker/somewhere/else\n", {"cpu.max": "300000 100000"}),
+        (
+            "4:memory:/m\n1:cpu,cpuacct:/jobs/one\n0::/\n",
+            {"cpu/jobs/one/cpu.cfs_quota_us": "300000", "cpu/jobs/one/cpu.cfs_period_us": "100000"},
+        ),
+    ],
+)
+def test_the_tightest_quota_of_the_own_cgroup_and_those_above_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, membership: str, quota: dict[str, str]
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)), raising=False)
+    write(tmp_path, {**quota, "membership": membership})
+    assert threads.available_cpus(tmp_path, tmp_path / "membership") == 3

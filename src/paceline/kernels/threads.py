@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -21,32 +21,47 @@ from paceline.errors import ConfigError
 from paceline.kernels.native import native
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+CGROUP_OF_PROCESS = Path("/proc/self/cgroup")
 
 _lock = threading.Lock()
 _num_threads: int | None = None
 _executor: ThreadPoolExecutor | None = None
 
 
-def available_cpus(cgroup_root: Path = CGROUP_ROOT) -> int:
-    """Return how many CPUs this process may use: its affinity, within the container's quota."""
+def available_cpus(cgroup_root: Path = CGROUP_ROOT, cgroup_of_process: Path = CGROUP_OF_PROCESS) -> int:
+    """Return how many CPUs this process may use: its affinity, within the quota of its cgroup."""
     try:
         num_cpus = len(os.sched_getaffinity(0))
     except AttributeError:  # only Linux has it
         num_cpus = os.cpu_count() or 1
-    return max(1, math.floor(min(num_cpus, _cgroup_quota(cgroup_root))))
+    quotas = _cgroup_quotas(cgroup_root, cgroup_of_process)
+    return max(1, math.floor(min([num_cpus, *quotas])))
 
 
-def _cgroup_quota(root: Path) -> float:
-    """Return the CPU quota in CPUs; infinity where none is set (cgroup v2, then v1)."""
-    for paths in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
-        try:
-            words = " ".join((root / path).read_text() for path in paths).split()
-            quota, period = float(words[0]), float(words[1])
-        except (OSError, ValueError, IndexError):
-            continue  # "max", or no such file
-        if quota > 0 and period > 0:
-            return quota / period
-    return math.inf
+def _cgroup_quotas(root: Path, of_process: Path) -> Iterator[float]:
+    """Yield the quotas, in CPUs, of this process's cgroup and all above it, where there are any."""
+    for files, path in _cgroup_paths(of_process):
+        # In a container its own cgroup is the root of what is mounted, whatever path it is said to have.
+        for folder in (path, *path.parents):
+            try:
+                words = " ".join((root / mount / folder / name).read_text() for mount, name in files).split()
+                quota, period = float(words[0]), float(words[1])
+            except (OSError, ValueError, IndexError):
+                continue  # "max", or no such file
+            if quota > 0 and period > 0:
+                yield quota / period
+
+
+def _cgroup_paths(of_process: Path) -> Iterator[tuple[list[tuple[str, str]], Path]]:
+    """Yield where quotas of cgroup v2, then v1, are: (mount, file) each, and the path of this process."""
+    try:
+        lines = [line.split(":", 2) for line in of_process.read_text().splitlines()]
+    except OSError:
+        lines = []
+    unified = next((path for _, controllers, path in lines if not controllers), "/")
+    cpu = next((path for _, controllers, path in lines if "cpu" in controllers.split(",")), "/")
+    yield [("", "cpu.max")], Path(unified.lstrip("/"))
+    yield [("cpu", "cpu.cfs_quota_us"), ("cpu", "cpu.cfs_period_us")], Path(cpu.lstrip("/"))
 
 
 def num_threads() -> int:
