@@ -17,7 +17,16 @@ from paceline.drafters.suffix import SuffixDrafter
 from paceline.engine.engine import Engine
 from paceline.models.scripted import ScriptedModel
 from paceline.records import AnswerSharing, GenerationResult, SamplingParams, Verification
-from tests.engine.scripted import OFF, draft_model, hashed_logits, make_engine, outcome, request, run, speculate
+from tests.engine.scripted import (
+    OFF,
+    draft_model,
+    hashed_logits,
+    make_engine,
+    outcome,
+    request,
+    run,
+    speculate,
+)
 
 V = 40
 LOGITS = hashed_logits(V)

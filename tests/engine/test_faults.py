@@ -19,8 +19,8 @@ from paceline.models.scripted import ScriptedModel
 from paceline.records import FinishReason, GenerationResult, SamplingParams
 from paceline.step_records import SequenceStep, StepRecord
 from tests.engine.scripted import (
-    draft_model,
     OFF,
+    draft_model,
     drain,
     hashed_logits,
     letters,

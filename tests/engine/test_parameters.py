@@ -13,7 +13,17 @@ from paceline.errors import InvalidParameterError
 from paceline.models.scripted import ScriptedModel
 from paceline.records import FinishReason, PositionLogprobs, Request, SamplingParams, SpeculationParams
 from paceline.sampling.noise import derive_seed
-from tests.engine.scripted import OFF, draft_model, drain, hashed_logits, make_engine, outcome, request, run, speculate
+from tests.engine.scripted import (
+    OFF,
+    draft_model,
+    drain,
+    hashed_logits,
+    make_engine,
+    outcome,
+    request,
+    run,
+    speculate,
+)
 
 V = 24
 LOGITS = hashed_logits(V, sharpness=1.5)

@@ -22,9 +22,9 @@ from paceline.records import FinishReason, GenerationResult, SamplingParams, Ver
 from paceline.sampling.distribution import Distribution
 from paceline.sampling.processors import process
 from tests.engine.scripted import (
-    draft_model,
     OFF,
     always,
+    draft_model,
     hashed_logits,
     make_engine,
     outcome,

@@ -15,7 +15,16 @@ from paceline.models.scripted import ScriptedModel
 from paceline.parameters import StructuredOutput
 from paceline.records import GenerationResult, Request, SamplingParams
 from paceline.runtime import Runtime
-from tests.engine.scripted import OFF, draft_model, hashed_logits, make_engine, outcome, request, run, speculate
+from tests.engine.scripted import (
+    OFF,
+    draft_model,
+    hashed_logits,
+    make_engine,
+    outcome,
+    request,
+    run,
+    speculate,
+)
 from tests.engine.test_faults import Recorder
 from tests.runtime.gated import LOGITS, V, go
 
