@@ -155,7 +155,7 @@ def test_a_real_model(preset_path: Callable[[str], Path]) -> None:
     """All of it at once on SmolLM2, drafted for by itself: few blocks, small chunks, a shared beginning."""
     path = str(preset_path("smollm2-135m-instruct"))
     text = "Write a function that adds two numbers, then say in one sentence what it does. "
-    sampling = SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.7, seed=5, logprobs=1)
+    sampling = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.7, seed=5, logprobs=1)
     with LLM(path, context_length=128, kv_memory="64MiB") as llm:
         ids = llm.encode(text * 4)
         prompts = [ids[:6], [*ids[:32], ids[5]], [*ids[:32], ids[9]], ids[2:9], ids[4:12], ids[7:20]]

@@ -51,5 +51,6 @@ def test_waits_without_work_on_one_pool(kernels: str, tmp_path: Path) -> None:
     result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found = json.loads(result.stdout)
     # Both pools would be another NUM_THREADS - 1; PyTorch's own would be more.
-    assert found["added"] == NUM_THREADS - 1
+    # The reference's pool starts a thread only when there is work for one.
+    assert 1 <= found["added"] <= NUM_THREADS - 1
     assert found["cpu_seconds"] < MOST_CPU_SECONDS

@@ -146,9 +146,9 @@ class Decoder:
             rows=tuple(rows),
             token_ids=token_ids,
             slots=torch.cat([no_slots, *(item.slots[item.start :] for item in rows)]),
-            positions=torch.tensor(positions, dtype=torch.int64).to(self._device),
+            positions=torch.tensor(positions, dtype=torch.int64, device=self._device),
             end=max((item.end for item in slices), default=1),
-            wanted=torch.tensor(wanted, dtype=torch.int64).to(self._device),
+            wanted=torch.tensor(wanted, dtype=torch.int64, device=self._device),
             store=kv,
         )
 

@@ -34,7 +34,7 @@ class PagedKVStore:
         """
         if end > len(block_ids) * self.block_size:
             raise ValueError(f"{len(block_ids)} blocks of {self.block_size} do not cover {end} positions")
-        blocks = torch.tensor(block_ids, dtype=torch.int64).to(self.rows.device)
+        blocks = torch.tensor(block_ids, dtype=torch.int64, device=self.rows.device)
         if min(block_ids, default=0) < 0 or max(block_ids, default=0) >= self.num_blocks:
             raise ValueError(f"block ids {list(block_ids)} outside 0 .. {self.num_blocks - 1}")
         positions = torch.arange(start, end, device=blocks.device)
