@@ -15,7 +15,7 @@ import enum
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -144,12 +144,21 @@ class SamplingParams(Parameters):
 class SpeculationParams(Parameters):
     """Whether and how one request is speculated for; never changes the answer under coupled verification."""
 
-    enabled: bool = True
+    enabled: bool | Literal["auto", "route"] = True
+    """"auto" lets the policy choose draft lengths, 0 among them; "route" does what the request's route says,
+    also where that changes while the request runs."""
     drafter: str | None = None
-    """Name of one of the engine's drafters; none takes the engine's default."""
+    """Name of one of the engine's drafters; none takes the engine's default, or what the policy chooses."""
     draft_length: int = Field(4, ge=0, le=64)
-    """Fixed k: tokens proposed in each step; 0 is plain decoding."""
+    """Fixed k: tokens proposed in each step; 0 is plain decoding. Not read where the policy chooses."""
+    max_draft_length: int | None = Field(None, ge=1, le=64)
+    """Most tokens proposed in a step where the policy chooses; none leaves it to the route."""
     verification: Verification = Verification.COUPLED
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the policy chooses the draft length."""
+        return self.enabled in ("auto", "route")
 
 
 def draw_seed() -> int:

@@ -35,11 +35,19 @@ class SequenceStep:
     """Tokens that left for the caller. Over all steps of an answer they add up to its usage, which new
     tokens need not: a stop string cuts off tokens that had joined before."""
     confidences: tuple[float, ...] = ()
-    """The drafter's own estimate for each draft."""
+    """The drafter's own estimate for each draft that it made; the first `num_drafted` of them were
+    verified."""
     fallback: str | None = None
     """Why the sequence drafts no more, once it does not."""
     finish_reason: FinishReason | None = None
     """Why it ended, if it ended in this step."""
+    source: str | None = None
+    """Who made the drafts, where a drafter asks others; else the drafter itself."""
+    scored: tuple[tuple[float, bool], ...] = ()
+    """Where the draft model was asked about tokens that stand already: its confidence in the token that it
+    would have drafted, and whether that is the one that stands, for one position after the other."""
+    number: int = -1
+    """The engine's own name for the sequence, never used twice."""
 
     @property
     def num_rows(self) -> int:
@@ -71,6 +79,8 @@ class StepRecord:
     num_kv_blocks: int
     """The target's KV blocks."""
     num_kv_blocks_used: int
+    draft_rows: tuple[int, ...] = ()
+    """Rows of each forward pass of draft models, in their order."""
 
     @property
     def num_rows(self) -> int:

@@ -1,0 +1,171 @@
+"""What is known of acceptance: a calibration and recent drafts for each route and each source of drafts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.policy.calibration import UNKNOWN, Calibration, Counts, bin_of
+from paceline.policy.profile import Borrowed, Replay
+from paceline.step_records import SequenceStep
+
+LEAST_OWN = 32.0
+"""Verified tokens from which on a route stands by its own figures."""
+FAST_TOKENS = 64
+DRIFT_LEAST = 0.10
+DRIFT_SDS = 3.5
+MAX_POSITIONS = 16
+SCORED_STRIDE = 4
+"""Positions from one draft that is read out of scored text to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceFigure:
+    """Acceptance of one route with one source of drafts."""
+
+    source: str
+    rate: float | None
+    """Accepted / verified drafts up to the first rejected one, lately."""
+    low: float | None
+    high: float | None
+    """95 % interval (Wilson 1927), from as many tokens as still count."""
+    num_verified: float
+    by_position: tuple[float, ...]
+    """Accepted at each position / verified there."""
+    borrowed_from: tuple[str, ...]
+    """Routes that it leans on, while its own history is short."""
+
+
+class SourceAcceptance:
+    """One route with one source of drafts."""
+
+    def __init__(self, source: str, pool: Counts, borrowed: Borrowed) -> None:
+        self.source = source
+        self.calibration = Calibration(pool)
+        self.replay = Replay(self.calibration, borrowed, has_passes=source != "suffix")
+        self._verified = [0.0] * MAX_POSITIONS
+        self._accepted = [0.0] * MAX_POSITIONS
+        self._fast = 0.0
+        self._fast_n = 0.0
+        self._is_adrift = False
+
+    def observe(self, part: SequenceStep) -> None:
+        """Learn from a sequence's part in a step: what was drawn, and what was verified of it."""
+        bins = [bin_of(c) for c in part.confidences] or [UNKNOWN] * part.num_drafted
+        # A look-up that found nothing counts; a draft model that is still reading the prompt does not.
+        if bins or not self.replay.has_passes:
+            self.replay.add(bins)
+        num_judged = min(part.num_drafted, part.num_accepted + _was_rejected(part))
+        if not num_judged:
+            return
+        outcomes = [position < part.num_accepted for position in range(num_judged)]
+        self.calibration.observe(range(num_judged), bins[:num_judged], outcomes)
+        for position, outcome in enumerate(outcomes[:MAX_POSITIONS]):
+            self._verified[position] = self._verified[position] * 0.998 + 1
+            self._accepted[position] = self._accepted[position] * 0.998 + outcome
+        self._note_fast(outcomes)
+
+    def _note_fast(self, outcomes: Sequence[bool]) -> None:
+        kept = (1 - 1 / FAST_TOKENS) ** len(outcomes)
+        self._fast = self._fast * kept + sum(outcomes)
+        self._fast_n = self._fast_n * kept + len(outcomes)
+
+    def observe_scored(self, scored: Sequence[tuple[float, bool]]) -> None:
+        """Learn from text that stands: (confidence, whether right) at one position after the other.
+
+        Each position tells what a first draft there would have come to, and each run of them what a draft
+        from there on would have looked like."""
+        bins = [bin_of(confidence) for confidence, _ in scored]
+        outcomes = [is_right for _, is_right in scored]
+        self.calibration.observe([0] * len(bins), bins, outcomes)
+        for start in range(0, max(1, len(bins) - 3), SCORED_STRIDE):
+            if bins[start:]:
+                self.replay.add(bins[start : start + MAX_POSITIONS])
+        self._note_fast(outcomes)
+
+    @property
+    def rate(self) -> float | None:
+        """Accepted / verified over the last tokens, none before the first."""
+        return self._fast / self._fast_n if self._fast_n > 0.5 else None
+
+    @property
+    def first_chance(self) -> float:
+        """Chance that a first draft is accepted, over the latest drafts, those not verified included."""
+        return float(self.replay.weights() @ self.replay.chances(1)[:, 0])
+
+    def drift(self) -> tuple[float, float] | None:
+        """Return (slow, fast) rates when acceptance has just left its band; once for each time it does."""
+        slow, fast = self.calibration.counts.rate, self.rate
+        if slow is None or fast is None or self.calibration.counts.total < 4 * FAST_TOKENS:
+            return None
+        sd = math.sqrt(max(slow * (1 - slow), 0.01) / FAST_TOKENS)
+        limit = max(DRIFT_LEAST, DRIFT_SDS * sd)
+        is_outside = abs(fast - slow) > limit
+        has_left = is_outside and not self._is_adrift
+        if is_outside or abs(fast - slow) < limit / 2:
+            self._is_adrift = is_outside
+        return (slow, fast) if has_left else None
+
+    def figure(self, neighbours: Sequence[str]) -> AcceptanceFigure:
+        """Return what is known, and on whom it leans."""
+        total = self.calibration.counts.total
+        low = high = None
+        rate = self.calibration.counts.rate
+        if rate is not None:
+            low, high = _wilson(rate, total)
+        return AcceptanceFigure(
+            self.source,
+            self.rate,
+            low,
+            high,
+            total,
+            tuple(a / n for a, n in zip(self._accepted, self._verified, strict=True) if n > 0.5),
+            tuple(neighbours) if total < LEAST_OWN else (),
+        )
+
+
+class Acceptance:
+    """All routes and all sources. What one route learns helps those that know little."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, tuple[Counts, Borrowed]] = {}
+        self._found: dict[tuple[str, str], SourceAcceptance] = {}
+
+    def of(self, route: str, source: str) -> SourceAcceptance:
+        """Return what is known of a route with a source, made if it is new."""
+        found = self._found.get((route, source))
+        if found is None:
+            pool = self._pools.setdefault(source, (Counts(), Borrowed()))
+            found = self._found[route, source] = SourceAcceptance(source, *pool)
+        return found
+
+    def known(self, route: str) -> list[SourceAcceptance]:
+        """Return the sources that a route has had anything to do with."""
+        return [found for (name, _), found in self._found.items() if name == route]
+
+    def figures(self, route: str) -> tuple[AcceptanceFigure, ...]:
+        """Return the figures of a route, one for each source."""
+        return tuple(found.figure(self._neighbours(route, found.source)) for found in self.known(route))
+
+    def _neighbours(self, route: str, source: str) -> list[str]:
+        return [
+            name
+            for (name, other), found in self._found.items()
+            if other == source and name != route and found.calibration.counts.total >= LEAST_OWN
+        ]
+
+
+def _was_rejected(part: SequenceStep) -> bool:
+    """Whether the draft behind the accepted ones was judged, and fell.
+
+    Not where the answer ended inside the accepted drafts: those behind its end were never compared.
+    """
+    return part.num_accepted < part.num_drafted and part.num_new_tokens > part.num_accepted
+
+
+def _wilson(rate: float, count: float) -> tuple[float, float]:
+    z = 1.96
+    centre = (rate + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count))
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,0 +1,186 @@
+"""From a drafter's own confidence to the chance that its token is accepted, learned online.
+
+A drafter says how sure it is (a draft model's probability, the share of a suffix match). How often it is
+right at that confidence depends on the route, the target and the position in the draft, so it is counted:
+accepted of verified, by confidence bin and position, with slow forgetting. Few counts lean on more general
+ones,
+
+    position and bin  ->  bin of the route  ->  bin over all routes  ->  the confidence itself,
+
+each level as so many pseudo-counts of the next. Beside the counts stands one fast number, a shift theta in
+log-odds for the whole route, tracked by the Gaussian approximation of a logistic model (an extended Kalman
+filter): it follows within some ten verified tokens when traffic changes, and its variance says how sure it
+is. A run of surprises widens that variance at once, so that a collapse is believed quickly and a single miss
+is not."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+
+EDGES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995)
+"""Borders of the confidence bins."""
+UNKNOWN = len(EDGES) + 1
+"""The bin of drafts that came without a confidence."""
+NUM_BINS = UNKNOWN + 1
+MIDDLES = np.array([0.03, 0.075, 0.15, 0.27, 0.43, 0.57, 0.73, 0.85, 0.925, 0.965, 0.985, 0.997, 0.6])
+POSITION_GROUPS = (0, 1, 2, 3, 4, 4, 5)
+"""Group of the positions 1, 2, ...; the last is that of all further ones."""
+NUM_GROUPS = max(POSITION_GROUPS) + 1
+MEMORY = 2000.0
+"""Verified tokens after which a count weighs 1/e."""
+STRENGTH_OF_CONFIDENCE = 6.0
+STRENGTH_OF_POOL = 10.0
+STRENGTH_OF_BIN = 20.0
+THETA_PRIOR_VARIANCE = 0.25
+THETA_DRIFT = 0.0012
+"""Variance that theta gains for each verified token."""
+THETA_WIDE = 0.8
+SURPRISE_RATE = 0.12
+SURPRISE_LIMIT = 1.15
+"""Some four and a half standard deviations of the smoothed, standardised residuals."""
+LEAST_P, MOST_P = 0.005, 0.995
+
+
+def bin_of(confidence: float) -> int:
+    """Return the bin of a confidence."""
+    return bisect_right(EDGES, confidence)
+
+
+def group_of(position: int) -> int:
+    """Return the group of a position in a draft, counted from 0."""
+    return POSITION_GROUPS[position] if position < len(POSITION_GROUPS) else NUM_GROUPS - 1
+
+
+class Counts:
+    """Verified and accepted tokens by position group and bin, old ones fading."""
+
+    def __init__(self) -> None:
+        self.verified = np.zeros((NUM_GROUPS, NUM_BINS))
+        self.accepted = np.zeros((NUM_GROUPS, NUM_BINS))
+
+    def fade(self, num_tokens: int) -> None:
+        """Let old counts weigh less, as so many new ones come."""
+        kept = math.exp(-num_tokens / MEMORY)
+        self.verified *= kept
+        self.accepted *= kept
+
+    @property
+    def total(self) -> float:
+        """Verified tokens, faded ones in part."""
+        return float(self.verified.sum())
+
+    @property
+    def rate(self) -> float | None:
+        """Accepted / verified, faded; none before the first."""
+        total = self.total
+        return float(self.accepted.sum()) / total if total > 0.5 else None
+
+
+class Calibration:
+    """One route's acceptance with one drafter.
+
+    Args:
+        pool: counts of all routes with that drafter, which this one adds to and leans on.
+    """
+
+    def __init__(self, pool: Counts) -> None:
+        self._pool = pool
+        self.counts = Counts()
+        self.theta = 0.0
+        self.theta_variance = THETA_PRIOR_VARIANCE
+        self._surprise = 0.0
+        self.num_breaks = 0
+        """Times that acceptance changed at a stroke."""
+        self._since_refresh = 0
+        self._log_odds = np.zeros((NUM_GROUPS, NUM_BINS))
+        self._table: list[list[float]] = []
+        self._array = np.zeros((NUM_GROUPS, NUM_BINS))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Compute the table of chances anew from all counts."""
+        pool, own = self._pool, self.counts
+        pool_n, pool_h = pool.verified.sum(0), pool.accepted.sum(0)
+        by_pool = (pool_h + STRENGTH_OF_CONFIDENCE * MIDDLES) / (pool_n + STRENGTH_OF_CONFIDENCE)
+        n, h = own.verified.sum(0), own.accepted.sum(0)
+        by_bin = (h + STRENGTH_OF_POOL * by_pool) / (n + STRENGTH_OF_POOL)
+        by_position = (own.accepted + STRENGTH_OF_BIN * by_bin) / (own.verified + STRENGTH_OF_BIN)
+        clipped = np.clip(by_position, LEAST_P, MOST_P)
+        self._log_odds = np.log(clipped / (1 - clipped))
+        self._since_refresh = 0
+        self._shift()
+
+    def _shift(self) -> None:
+        self._array = 1.0 / (1.0 + np.exp(-(self._log_odds + self.theta)))
+        self._table = self._array.tolist()
+
+    @property
+    def is_surprised(self) -> bool:
+        """Whether the latest outcomes were not what was expected, if not yet enough to call it a change."""
+        return abs(self._surprise) > SURPRISE_LIMIT / 3
+
+    @property
+    def table(self) -> list[list[float]]:
+        """Chance of acceptance [position group][bin], given that all drafts before were accepted."""
+        return self._table
+
+    @property
+    def array(self) -> np.ndarray:
+        """The same as an array; to be read, not changed."""
+        return self._array
+
+    def chance(self, position: int, confidence: float | None) -> float:
+        """Return the chance of one draft, given those before it; `position` counts from 0."""
+        return self._table[group_of(position)][UNKNOWN if confidence is None else bin_of(confidence)]
+
+    def observe(self, positions: Sequence[int], bins: Sequence[int], outcomes: Sequence[bool]) -> None:
+        """Learn from verified drafts: those that were accepted, and the first that was not, of each sequence.
+
+        Args:
+            positions: in the draft, from 0.
+            bins: of the confidence.
+            outcomes: whether accepted.
+        """
+        num = len(outcomes)
+        if not num:
+            return
+        groups = [group_of(position) for position in positions]
+        chances = [self._table[g][b] for g, b in zip(groups, bins, strict=True)]
+        for counts in (self.counts, self._pool):
+            counts.fade(num)
+        for g, b, outcome in zip(groups, bins, outcomes, strict=True):
+            self.counts.verified[g, b] += 1.0
+            self._pool.verified[g, b] += 1.0
+            if outcome:
+                self.counts.accepted[g, b] += 1.0
+                self._pool.accepted[g, b] += 1.0
+        self._track(chances, outcomes)
+        self._since_refresh += num
+        if self._since_refresh >= 16:
+            self.refresh()
+        else:
+            self._shift()
+
+    def _track(self, chances: Sequence[float], outcomes: Sequence[bool]) -> None:
+        """Move theta, and widen what it may be where residuals keep one sign."""
+        gradient = information = 0.0
+        for p, outcome in zip(chances, outcomes, strict=True):
+            variance = p * (1 - p)
+            residual = outcome - p
+            gradient += residual
+            information += variance
+            standard = max(-3.0, min(3.0, residual / math.sqrt(variance + 0.01)))
+            self._surprise += SURPRISE_RATE * (standard - self._surprise)
+        if abs(self._surprise) > SURPRISE_LIMIT:
+            self.theta_variance = max(self.theta_variance, THETA_WIDE)
+            self._surprise = 0.0
+            self.num_breaks += 1
+        variance = self.theta_variance + THETA_DRIFT * len(outcomes)
+        self.theta_variance = min(THETA_WIDE, variance / (1 + variance * information))
+        # Counts take up what lasts, so the shift itself leans back to zero.
+        self.theta = (self.theta + self.theta_variance * gradient) * (1 - len(outcomes) / MEMORY)
+        self.theta = max(-8.0, min(8.0, self.theta))

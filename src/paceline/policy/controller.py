@@ -1,0 +1,225 @@
+"""The policy itself: asked for draft lengths before each step, told what came of it after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.policy.acceptance import Acceptance
+from paceline.policy.chooser import Outcome, asks_model, choose, uses_match
+from paceline.policy.counterfactual import ControlWindows
+from paceline.policy.decision_log import DecisionLog
+from paceline.policy.interface import PLAIN, RELEASED, DraftChoice, DraftPlan, SequenceView, StepView
+from paceline.policy.learning import Learner
+from paceline.policy.probing import Prober
+from paceline.policy.reports import RouteReport, report
+from paceline.policy.routes import RouteSettings, RouteTable, Speculation, allowed_drafters
+from paceline.policy.rule import Member, StepRule
+from paceline.policy.state_keeper import StateKeeper
+from paceline.policy.states import state_word
+from paceline.policy.step_costs import CalibratedCosts, StepCosts
+from paceline.policy.step_planner import SUFFIX, Arm, StepPlanner, Wanted
+from paceline.policy.tracks import RouteTrack
+from paceline.records import GenerationResult
+from paceline.step_records import StepRecord
+
+
+class SpeculationPolicy:
+    """Speculates where it pays, stops where it does not, and says why.
+
+    Args:
+        routes: what is allowed. Its settings may be replaced at any time; the next step goes by them.
+        costs: calibrated step costs; none begins with a guess.
+        log: where decisions go; none keeps them in memory.
+        log_path: file of decisions, where no `log` is given.
+        model: the drafter whose forward passes are counted as draft passes.
+
+    Deterministic: equal views and records give equal answers. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        routes: RouteTable,
+        costs: CalibratedCosts | None = None,
+        *,
+        log: DecisionLog | None = None,
+        log_path: Path | None = None,
+        model: str = "model",
+    ) -> None:
+        self.routes = routes
+        self.costs = StepCosts(costs)
+        self.acceptance = Acceptance()
+        self.log = log or DecisionLog(log_path)
+        self.control = ControlWindows()
+        self.step = 0
+        """Steps that were planned."""
+        self.speedup = 1.0
+        """Expected of the last step: goodput / goodput without drafts."""
+        self._model = model
+        self._tracks: dict[str, RouteTrack] = {}
+        self._planner = StepPlanner(self.costs, self.acceptance)
+        self._states = StateKeeper(self.costs, self.acceptance, self.log)
+        self._prober = Prober(self.costs)
+        self._learner = Learner(self.costs, self.acceptance, self.control, self._track_of, model)
+        self._rule: StepRule | None = None
+
+    def plan(self, view: StepView) -> DraftPlan:
+        """Choose draft lengths for a step."""
+        self.step += 1
+        self._rule = None
+        self._prober.begin()
+        fixed, wanted = self._sort(view)
+        if not fixed and not wanted:
+            return DraftPlan([RELEASED if one.holds_drafts else PLAIN for one in view.sequences])
+        if wanted:
+            self._states.look_at_memory(view, self._tracks.values(), self.step)
+        num_drafts = sum(one.most for one in wanted.values()) + sum(c.draft_length for c in fixed.values())
+        self._planner.begin(view, len(wanted) + len(fixed), num_drafts, self._model)
+        if self.control.is_open:
+            return DraftPlan([PLAIN] * len(view.sequences))
+        outcome = self._choose(view, list(wanted.values()))
+        return self._answer(view, fixed, wanted, outcome)
+
+    def on_step(self, record: StepRecord) -> None:
+        """Learn from a step."""
+        for track, slow, fast in self._learner.on_step(record, self._rule, self._prober):
+            self._states.note_drift(track, slow, fast, record.began_at, self.step)
+
+    def on_finish(self, result: GenerationResult) -> None:
+        """Learn from an answer that ended."""
+        self._learner.on_finish(result)
+
+    def set_route(self, name: str, settings: RouteSettings, *, by: str, now: float) -> None:
+        """Put a person's settings in force from the next step on, and record it.
+
+        Raises:
+            ConfigError: there is no such route.
+        """
+        track = self._track(name) if name in self.routes else None
+        before = "" if track is None else state_word(track.state, track.reason)
+        self.routes.replace(name, settings)
+        track = self._track(name)
+        self._states.note_setting(track, before, settings, by=by, now=now, step=self.step)
+
+    def report(self, name: str) -> RouteReport:
+        """Return all there is to know of a route; KeyError if there is none of that name."""
+        return report(self._track(name), self.acceptance, self.step)
+
+    def reports(self) -> dict[str, RouteReport]:
+        """Return the reports of all routes by name."""
+        return {name: self.report(name) for name in self.routes.names}
+
+    def knowledge(self) -> Mapping[str, Any]:
+        """Return how well costs are known: errors of their predictions, and the machine's speed."""
+        return {
+            "is_guess": self.costs.is_guess,
+            "step_error": self.costs.median_error,
+            "target_error": self.costs.target.median_error,
+            "draft_error": {name: curve.median_error for name, curve in self.costs.drafts.items()},
+            "speed": self.costs.target.speed,
+        }
+
+    def _track(self, name: str) -> RouteTrack:
+        settings, track = self.routes[name], self._tracks.get(name)
+        if track is None:
+            track = self._tracks[name] = self._states.new_track(name, settings)
+        elif track.settings is not settings:
+            track.settings = settings
+            track.profiles.clear()
+            self._states.follow_settings(track)
+        return track
+
+    def _track_of(self, label: str | None) -> RouteTrack:
+        return self._track(self.routes.resolve(label))
+
+    def _sort(self, view: StepView) -> tuple[dict[int, DraftChoice], dict[int, Wanted]]:
+        """Return, by place, sequences with a fixed draft length and those that are to be chosen for."""
+        fixed: dict[int, DraftChoice] = {}
+        wanted: dict[int, Wanted] = {}
+        for place, one in enumerate(view.sequences):
+            asked = one.speculation.enabled
+            if asked is False or not one.drafters or one.most_drafts < 1:
+                continue
+            track = self._track_of(one.route)
+            said = track.settings.speculation
+            if said is Speculation.OFF:
+                continue
+            if asked is True or (asked == "route" and said is Speculation.ON):
+                choice = _fixed(one, track)
+                if choice.draft_length:
+                    fixed[place] = choice
+            else:
+                most = min(
+                    one.most_drafts, track.settings.most_drafts, one.speculation.max_draft_length or 64
+                )
+                wanted[place] = Wanted(one, track, most)
+        return fixed, wanted
+
+    def _choose(self, view: StepView, wanted: list[Wanted]) -> Outcome:
+        gain = sum(self._track_of(one.route).settings.weight for one in view.sequences)
+        outcome = choose(self._planner, view, wanted, gain, self.step)
+        self._states.update(outcome, self._tracks, view, self.step)
+        choice = outcome.choice
+        self.speedup = choice.speedup
+        if any(choice.lengths) and not view.num_prompt_rows:
+            self.control.consider(
+                len(view.sequences),
+                choice.plain_seconds,
+                choice.speedup,
+                is_checked=all(one.track.is_checked for one in wanted),
+            )
+        return outcome
+
+    def _answer(
+        self, view: StepView, fixed: dict[int, DraftChoice], wanted: dict[int, Wanted], outcome: Outcome
+    ) -> DraftPlan:
+        choices = [RELEASED if one.holds_drafts else PLAIN for one in view.sequences]
+        members: dict[int, Member] = {}
+        for place, choice in fixed.items():
+            choices[place] = choice
+            members[view.sequences[place].number] = _fixed_member(choice.draft_length)
+        for (place, one), arm, length in zip(wanted.items(), outcome.arms, outcome.lengths, strict=True):
+            number = one.view.number
+            if one.track.is_paused:
+                probe = self._prober.choice(one, self.step)
+                if probe is not None:
+                    choices[place] = probe
+                    if probe.draft_length:
+                        members[number] = _fixed_member(probe.draft_length)
+            elif arm is not None and length:
+                choices[place] = DraftChoice(length, arm.drafter)
+                members[number] = self._member(one, arm, length)
+                one.track.drafted_at_step = self.step
+            else:
+                choices[place] = PLAIN
+        if not members:
+            return DraftPlan(choices)
+        planner = self._planner
+        self._rule = StepRule(members, planner.prices, planner.price, planner.verify, planner.draft)
+        return DraftPlan(choices, self._rule)
+
+    def _member(self, one: Wanted, arm: Arm, length: int) -> Member:
+        name = arm.drafter if asks_model(arm) and not uses_match(arm) else self._model
+        return Member(
+            weight=one.track.settings.weight,
+            most=length,
+            model=self._planner.source(one.track, name).replay if asks_model(arm) else None,
+            suffix=self._planner.source(one.track, SUFFIX).replay if uses_match(arm) else None,
+            model_value=arm.model_value,
+        )
+
+
+def _fixed_member(length: int) -> Member:
+    return Member(1.0, length, None, None, 0.0, is_fixed=True)
+
+
+def _fixed(one: SequenceView, track: RouteTrack) -> DraftChoice:
+    """Return what a sequence has whose draft length is nobody's to choose."""
+    asked, settings = one.speculation, track.settings
+    length = asked.draft_length if asked.enabled is True else settings.fixed_length
+    length = min(length, one.most_drafts, asked.max_draft_length or 64)
+    # All drafters of the route together, if there is one that mixes them.
+    names = (asked.drafter,) if asked.drafter else reversed(allowed_drafters(settings.drafters))
+    name = next((name for name in names if name in one.drafters), None)
+    return DraftChoice(length, name) if name is not None else PLAIN

@@ -1,0 +1,101 @@
+"""Looking, now and then, whether a paused route's drafts would be accepted again.
+
+One sequence of a route that was paused for its acceptance keeps watch. Where the draft model can score text,
+it reads every so often the tokens that were decoded meanwhile, in one pass, and says at each of them whether
+it would have drafted it: many observations for little more than one draft. Elsewhere the watcher drafts one
+token now and then, less and less often while nothing changes, and more often when something seems to. If no
+sequence is at hand, the next request that starts becomes the watcher. What probes lose is charged to the
+route's ledger, which allows only so much. """
+
+from __future__ import annotations
+
+from paceline.policy.interface import DraftChoice
+from paceline.policy.routes import allowed_drafters
+from paceline.policy.states import PauseReason
+from paceline.policy.step_costs import StepCosts
+from paceline.policy.step_planner import CATCH_UP_FREE, MIXED, SUFFIX, Wanted
+from paceline.policy.tracks import RouteTrack
+
+SCORE_TOKENS = 24
+"""Tokens that a watcher lets gather before it scores them."""
+LEAST_EVERY, MOST_EVERY = 4, 48
+"""Steps from one draft to the next, for a watcher that cannot score."""
+PROBE_LENGTH = 1
+WATCHING = DraftChoice(keeps_drafts=True)
+LEAST_REMAINING = 12
+NEWLY_STARTED = 4
+"""Tokens of an answer up to which its request counts as newly started."""
+
+
+class Prober:
+    """Picks who watches and when to look."""
+
+    def __init__(self, costs: StepCosts) -> None:
+        self._costs = costs
+        self.probed: dict[int, RouteTrack] = {}
+        """Sequences that draft for a probe in this step."""
+
+    def begin(self) -> None:
+        """Forget the last step's probes."""
+        self.probed.clear()
+
+    def choice(self, one: Wanted, step: int) -> DraftChoice | None:
+        """Return what a sequence of a paused route does in this step; none if it has nothing to do with
+        probes."""
+        track, view = one.track, one.view
+        if track.reason is not PauseReason.ACCEPTANCE:
+            return None
+        if track.watcher is None and self._can_watch(one):
+            track.watcher = view.number
+        if track.watcher != view.number:
+            return None
+        drafter = self._drafter(one, track.num_probes)
+        if drafter is None:
+            return WATCHING
+        is_scoring = drafter != SUFFIX and view.can_score
+        if is_scoring:
+            is_due = view.num_draft_missing > SCORE_TOKENS
+        else:
+            is_due = step - track.probed_at_step >= track.probe_every
+        if not is_due or not track.ledger.can_spend(self.cost_s(drafter, view.num_draft_missing)):
+            # A suffix match may be due while the draft model waits.
+            track.num_probes += is_scoring and not is_due
+            return WATCHING
+        track.probed_at_step = step
+        track.num_probes += 1
+        self.probed[view.number] = track
+        return DraftChoice(0, drafter, scores=True) if is_scoring else DraftChoice(PROBE_LENGTH, drafter)
+
+    def adapt(self, track: RouteTrack, *, is_surprised: bool) -> None:
+        """Probe a route more often when something seems to change, and less often while nothing does."""
+        track.probe_every = LEAST_EVERY if is_surprised else min(MOST_EVERY, track.probe_every * 5 // 4 + 1)
+
+    def cost_s(self, drafter: str, num_missing: int) -> float:
+        """Return the seconds of one probe that finds nothing."""
+        if drafter == SUFFIX:
+            return self._costs.lookup_s
+        name = "model" if drafter == MIXED else drafter
+        return self._costs.draft(name).seconds(1) + self._costs.catch_up_s(name, max(0, num_missing - 1))
+
+    def _can_watch(self, one: Wanted) -> bool:
+        view, track = one.view, one.track
+        remaining = min(track.lengths.remaining(view.num_output_tokens), float(view.most_drafts))
+        if remaining < LEAST_REMAINING:
+            return False
+        drafter = self._drafter(one, 0)
+        if drafter is None:
+            return False
+        if drafter == SUFFIX or view.num_draft_missing <= CATCH_UP_FREE or view.holds_drafts:
+            return True
+        is_new = view.num_output_tokens <= NEWLY_STARTED
+        return is_new and track.ledger.can_spend(self.cost_s(drafter, view.num_draft_missing))
+
+    def _drafter(self, one: Wanted, turn: int) -> str | None:
+        names = allowed_drafters(one.track.settings.drafters)
+        if one.view.speculation.drafter is not None:
+            names = (one.view.speculation.drafter,)
+        here = [name for name in names if name in one.view.drafters]
+        models = [name for name in here if name != SUFFIX]
+        if SUFFIX in here and models and turn % 2:
+            return SUFFIX
+        return next(iter([*models, *here]), None)

@@ -1,0 +1,422 @@
+"""Runs a policy over simulated traffic on simulated hardware, step by step, on a simulated clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paceline.clock import ManualClock
+from paceline.policy.costs import CostCurve
+from paceline.policy.interface import DraftChoice, DraftPlan, DraftPolicy, SequenceView, StepView
+from paceline.policy.simulation.memory import SimulatedMemory
+from paceline.policy.simulation.traffic import SimulatedRoute, SimulatedSequence
+from paceline.records import FinishReason, GenerationResult, SpeculationStats, Timing, Usage
+from paceline.step_records import SequenceStep, StepRecord
+
+PREFILL_ROWS = 256
+MIXED_RATIO = 1.5
+DRAFT_CHUNK = 128
+CATCH_UP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedMachine:
+    """What steps really cost, and how the clock shakes."""
+
+    target: CostCurve
+    draft: CostCurve
+    overhead_s: float = 0.0
+    """Of each step, whatever is in it."""
+    lookup_s: float = 30e-6
+    noise: float = 0.0
+    """Standard deviation of the logarithm of each pass's time."""
+    outliers: float = 0.0
+    """Share of passes that take ten times as long."""
+    max_num_seqs: int = 256
+    num_blocks: int = 0
+    """KV blocks for target and drafts; 0 is as many as it takes."""
+    block_size: int = 16
+
+
+@dataclass(slots=True)
+class StepTrace:
+    """What one simulated step did."""
+
+    at: float
+    num_decoding: int
+    draft_lengths: dict[str, list[int]]
+    """Verified drafts of each decoding sequence, by route."""
+    asked: dict[str, int]
+    """Sequences of each route that were to draft."""
+    num_tokens: dict[str, int]
+    seconds: float
+
+
+@dataclass(slots=True)
+class SimulationResult:
+    """What came of it."""
+
+    seconds: float
+    num_tokens: dict[str, int]
+    steps: list[StepTrace] = field(default_factory=list)
+    num_finished: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def goodput(self) -> float:
+        """Tokens per second of all routes."""
+        return sum(self.num_tokens.values()) / self.seconds if self.seconds else 0.0
+
+    def mean_draft_length(self, route: str, begin: int = 0, end: int | None = None) -> float:
+        """Return the mean of verified drafts of a route's sequences over some steps."""
+        lengths = [n for step in self.steps[begin:end] for n in step.draft_lengths.get(route, ())]
+        return float(np.mean(lengths)) if lengths else 0.0
+
+    def goodput_between(self, begin: int, end: int | None = None) -> float:
+        """Return tokens per second over some steps."""
+        steps = self.steps[begin:end]
+        seconds = sum(step.seconds for step in steps)
+        return sum(sum(step.num_tokens.values()) for step in steps) / seconds if seconds else 0.0
+
+
+class Simulator:
+    """One machine, some routes, one policy.
+
+    Args:
+        machine: true costs, which the policy does not see but in its records.
+        routes: the traffic.
+        policy: any; `FixedPolicy` with requests of fixed length is what the best fixed setting is found by.
+        seed: of everything random.
+    """
+
+    def __init__(
+        self, machine: SimulatedMachine, routes: Sequence[SimulatedRoute], policy: DraftPolicy, seed: int = 0
+    ) -> None:
+        self.machine = machine
+        self.routes = tuple(routes)
+        self.policy = policy
+        self.clock = ManualClock()
+        self._seed = seed
+        self._rng = np.random.default_rng((seed, 99))
+        self._arrivals = np.random.default_rng((seed, 98))
+        self._next_arrival = {
+            route.name: self._gap(route) for route in self.routes if route.arrivals_per_s > 0
+        }
+        self._number = 0
+        self._waiting: list[SimulatedSequence] = []
+        self._running: list[SimulatedSequence] = []
+        self._memory = SimulatedMemory(machine.num_blocks, machine.block_size)
+        self._num_steps = 0
+        self._scored: dict[int, tuple[tuple[float, bool], ...]] = {}
+        self.result = SimulationResult(0.0, {route.name: 0 for route in self.routes})
+
+    def run(self, *, steps: int | None = None, seconds: float | None = None) -> SimulationResult:
+        """Simulate so many steps or seconds more, whichever comes first, and return the result so far."""
+        last_step = None if steps is None else self._num_steps + steps
+        until = None if seconds is None else self.clock() + seconds
+        while (last_step is None or self._num_steps < last_step) and (until is None or self.clock() < until):
+            self._arrive()
+            self._admit()
+            if not self._running:
+                if not self._next_arrival:
+                    break
+                self.clock.advance(max(1e-6, min(self._next_arrival.values()) - self.clock()))
+                continue
+            self._step()
+        self.result.seconds = self.clock()
+        self.result.num_preemptions = self._memory.num_preemptions
+        return self.result
+
+    def _gap(self, route: SimulatedRoute) -> float:
+        return float(self._arrivals.exponential(1 / route.arrivals_per_s))
+
+    def _arrive(self) -> None:
+        now = self.clock()
+        for route in self.routes:
+            open_now = sum(s.route is route for s in (*self._running, *self._waiting))
+            for _ in range(max(0, route.clients_at(now) - open_now)):
+                self._submit(route)
+            while route.name in self._next_arrival and self._next_arrival[route.name] <= now:
+                self._submit(route)
+                self._next_arrival[route.name] += self._gap(route)
+
+    def _submit(self, route: SimulatedRoute) -> None:
+        self._waiting.append(SimulatedSequence(self._number, route, self._seed, self.clock()))
+        self._number += 1
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self.machine.max_num_seqs:
+            if not self._memory.admit(self._waiting[0], self._running):
+                return
+            self._running.append(self._waiting.pop(0))
+
+    def _step(self) -> None:
+        machine, now = self.machine, self.clock()
+        decoding = [s for s in self._running if s.is_decoding]
+        prefilling = [s for s in self._running if not s.is_decoding]
+        room = PREFILL_ROWS if not decoding else max(8, int(MIXED_RATIO * len(decoding)))
+        chunks: list[tuple[SimulatedSequence, int]] = []
+        for sequence in prefilling:
+            count = min(sequence.num_prompt_left, room)
+            if count:
+                chunks.append((sequence, count))
+                room -= count
+        plan = self._plan(decoding, sum(count for _, count in chunks))
+        drafts, draft_s, draft_rows = self._draft(decoding, plan)
+        lengths = self._cut(decoding, drafts, plan)
+        rows = len(decoding) + sum(lengths.values()) + sum(count for _, count in chunks)
+        context = sum(s.num_context for s in decoding) + sum(
+            s.num_context - s.num_prompt_left for s, _ in chunks
+        )
+        verify_s = machine.target.seconds_of(rows, len(decoding) + len(chunks), context) * self._shake()
+        self.clock.advance(draft_s + verify_s + machine.overhead_s)
+        parts = [
+            self._commit(s, choice, drafts.get(s.number), lengths.get(s.number, 0))
+            for s, choice in zip(decoding, plan.choices, strict=True)
+        ]
+        parts += [self._prefill(sequence, count) for sequence, count in chunks]
+        self._grow()
+        self._tell(now, draft_s, verify_s, parts, tuple(draft_rows))
+
+    def _plan(self, decoding: Sequence[SimulatedSequence], num_prompt_rows: int) -> DraftPlan:
+        views = [
+            SequenceView(
+                s.number,
+                s.route.name,
+                s.route.speculation,
+                s.num_context,
+                s.num_output,
+                s.most_drafts,
+                _drafters(s.route),
+                s.num_context - s.num_draft_computed,
+                s.num_draft_computed > 0,
+                can_score=s.route.has_model and s.route.can_score,
+            )
+            for s in decoding
+        ]
+        memory = self._memory
+        plan = self.policy.plan(
+            StepView(
+                self.clock(),
+                views,
+                num_prompt_rows,
+                len(self._waiting),
+                memory.num_blocks,
+                memory.num_used(self._running),
+                memory.num_of_drafts(self._running),
+                memory.num_preemptions,
+            )
+        )
+        for sequence, choice in zip(decoding, plan.choices, strict=True):
+            if not choice.keeps_drafts:
+                sequence.num_draft_computed = 0
+        return plan
+
+    def _draft(
+        self, decoding: Sequence[SimulatedSequence], plan: DraftPlan
+    ) -> tuple[dict[int, tuple[str, list[float], list[bool]]], float, list[int]]:
+        """Return (source, confidences, rightness) by sequence, seconds, and rows of each draft pass."""
+        seconds, found = 0.0, {}
+        asking: list[tuple[SimulatedSequence, DraftChoice]] = []
+        for sequence, choice in zip(decoding, plan.choices, strict=True):
+            if choice.scores:
+                seconds += self._score(sequence)
+            if not choice.draft_length:
+                continue
+            if choice.drafter in ("suffix", "mixed"):
+                seconds += self.machine.lookup_s
+                assert sequence.route.suffix is not None
+                said, right = sequence.drafts("suffix", sequence.route.suffix, choice.draft_length)
+                is_taken = choice.drafter == "suffix" or (
+                    plan.rule is not None and plan.rule.prefers_match(sequence.number, said)
+                )
+                if is_taken:
+                    found[sequence.number] = ("suffix", said, right)
+                    continue
+            asking.append((sequence, choice))
+        passes, rows = self._model_passes(asking, plan, found)
+        return found, seconds + passes * self._shake(), rows
+
+    def _score(self, sequence: SimulatedSequence) -> float:
+        """Let the draft model read what it lacks, a chunk at most; return the seconds."""
+        missing = sequence.num_context - sequence.num_draft_computed
+        if not self._memory.has_room_for_drafts(sequence, self._running):
+            return 0.0
+        count = min(missing, DRAFT_CHUNK)
+        begin = sequence.num_draft_computed
+        sequence.num_draft_computed += count
+        process = sequence.route.acceptance_at(self.clock(), self._num_steps)
+        first = max(0, begin - sequence.route.prompt_tokens)
+        last = max(0, sequence.num_draft_computed - sequence.route.prompt_tokens)
+        self._scored[sequence.number] = sequence.outcomes("model", process, first, last)
+        return self.machine.draft.seconds_of(count)
+
+    def _model_passes(
+        self,
+        asking: Sequence[tuple[SimulatedSequence, DraftChoice]],
+        plan: DraftPlan,
+        found: dict[int, tuple[str, list[float], list[bool]]],
+    ) -> tuple[float, list[int]]:
+        left, ready, extra = DRAFT_CHUNK, [], 0
+        for sequence, choice in sorted(
+            asking, key=lambda one: one[0].num_context - one[0].num_draft_computed
+        ):
+            missing = sequence.num_context - sequence.num_draft_computed
+            if not self._memory.has_room_for_drafts(sequence, self._running):
+                sequence.num_draft_computed = 0
+                continue
+            if missing <= max(left, CATCH_UP):
+                ready.append((sequence, choice))
+                extra += missing - 1
+                sequence.num_draft_computed = sequence.num_context
+            elif left > 0:
+                extra += left
+                sequence.num_draft_computed += left
+            left -= missing
+        rows: list[int] = []
+        drawn: dict[int, tuple[list[float], list[bool]]] = {}
+        active = ready
+        for depth in range(64):
+            if not active and not (extra and not rows):
+                break
+            rows.append(len(active) + (extra if depth == 0 else 0))
+            asked = []
+            for sequence, choice in active:
+                process = sequence.route.acceptance_at(self.clock(), self._num_steps)
+                if sequence.number not in drawn:
+                    drawn[sequence.number] = sequence.drafts("model", process, choice.draft_length)
+                asked.append((sequence.number, drawn[sequence.number][0][depth]))
+            going = plan.rule.going_on(asked) if plan.rule is not None and asked else [True] * len(asked)
+            for (sequence, _), goes_on in zip(active, going, strict=True):
+                said, right = drawn[sequence.number]
+                if not goes_on or len(said) == depth + 1:
+                    found[sequence.number] = ("model", said[: depth + 1], right[: depth + 1])
+            active = [
+                (s, c) for (s, c), goes_on in zip(active, going, strict=True)
+                if goes_on and len(drawn[s.number][0]) > depth + 1
+            ]  # fmt: skip
+        return sum(self.machine.draft.seconds_of(count) for count in rows), rows
+
+    def _cut(
+        self,
+        decoding: Sequence[SimulatedSequence],
+        drafts: dict[int, tuple[str, list[float], list[bool]]],
+        plan: DraftPlan,
+    ) -> dict[int, int]:
+        asked = [(s.number, *drafts[s.number][:2], True) for s in decoding if s.number in drafts]
+        if plan.rule is None:
+            return {number: len(said) for number, _, said, _ in asked}
+        lengths = plan.rule.lengths(asked)
+        return {number: length for (number, *_), length in zip(asked, lengths, strict=True)}
+
+    def _commit(
+        self,
+        sequence: SimulatedSequence,
+        choice: DraftChoice,
+        drafted: tuple[str, list[float], list[bool]] | None,
+        length: int,
+    ) -> SequenceStep:
+        source, said, right = drafted or (None, [], [])
+        accepted = next((i for i, ok in enumerate(right[:length]) if not ok), length)
+        left = sequence.length - sequence.num_output
+        new = min(accepted + 1, left)
+        accepted = min(accepted, left)
+        before = sequence.num_context
+        sequence.num_output += new
+        if length:
+            # What was drafted and stands is computed; the draft model lacks the tokens behind it.
+            sequence.num_draft_computed = min(sequence.num_draft_computed + min(accepted, len(said) - 1),
+                                              sequence.num_context - 1)  # fmt: skip
+        sequence.num_drafted += length
+        sequence.num_accepted += accepted
+        self.result.num_tokens[sequence.route.name] += new
+        return SequenceStep(
+            request_id=f"r{sequence.number}", index=0, route=sequence.route.name, drafter=choice.drafter,
+            num_context_tokens=before, num_tokens=1, is_decoding=True, draft_length=choice.draft_length,
+            num_drafted=length, num_accepted=accepted, num_new_tokens=new, num_sent_tokens=new,
+            confidences=tuple(said), source=source, number=sequence.number,
+            scored=self._scored.pop(sequence.number, ()),
+            finish_reason=FinishReason.STOP if sequence.num_output >= sequence.length else None,
+        )  # fmt: skip
+
+    def _prefill(self, sequence: SimulatedSequence, count: int) -> SequenceStep:
+        before = sequence.num_context - sequence.num_prompt_left
+        sequence.num_prompt_left -= count
+        new = int(sequence.num_prompt_left == 0)
+        if new:
+            sequence.num_output += 1
+            sequence.first_token_at = sequence.first_token_at or self.clock()
+            self.result.num_tokens[sequence.route.name] += 1
+        is_over = bool(new) and sequence.num_output >= sequence.length
+        return SequenceStep(
+            request_id=f"r{sequence.number}", index=0, route=sequence.route.name, drafter=None,
+            num_context_tokens=before, num_tokens=count, is_decoding=False, draft_length=0, num_drafted=0,
+            num_accepted=0, num_new_tokens=new, num_sent_tokens=new, number=sequence.number,
+            finish_reason=FinishReason.STOP if is_over else None,
+        )  # fmt: skip
+
+    def _grow(self) -> None:
+        for sequence in self._memory.make_room([s for s in self._running if s.num_output < s.length]):
+            self._running.remove(sequence)
+            self._waiting.insert(0, sequence)
+
+    def _tell(
+        self,
+        began: float,
+        draft_s: float,
+        verify_s: float,
+        parts: list[SequenceStep],
+        draft_rows: tuple[int, ...],
+    ) -> None:
+        ended = [s for s in self._running if s.num_output >= s.length]
+        self._running = [s for s in self._running if s.num_output < s.length]
+        self.policy.on_step(
+            StepRecord(
+                number=self._num_steps, began_at=began, plan_s=0.0, draft_s=draft_s, verify_s=verify_s,
+                commit_s=self.machine.overhead_s, sequences=tuple(parts), num_running=len(self._running),
+                num_waiting=len(self._waiting), num_preemptions=self._memory.num_preemptions,
+                num_kv_blocks=self._memory.num_blocks, num_kv_blocks_used=self._memory.num_used(self._running),
+                draft_rows=draft_rows,
+            )
+        )  # fmt: skip
+        for sequence in ended:
+            self.policy.on_finish(_result(sequence, self.clock()))
+        self.result.num_finished += len(ended)
+        self._num_steps += 1
+        self.result.steps.append(_trace(began, parts, self.clock() - began))
+
+    def _shake(self) -> float:
+        shaken = float(np.exp(self._rng.normal(0.0, self.machine.noise))) if self.machine.noise else 1.0
+        if self.machine.outliers and self._rng.random() < self.machine.outliers:
+            shaken *= 10.0
+        return shaken
+
+
+def _drafters(route: SimulatedRoute) -> tuple[str, ...]:
+    names = (*(("suffix",) if route.suffix is not None else ()), *(("model",) if route.has_model else ()))
+    return (*names, "mixed") if len(names) == 2 else names
+
+
+def _trace(began: float, parts: Sequence[SequenceStep], seconds: float) -> StepTrace:
+    lengths: dict[str, list[int]] = {}
+    tokens: dict[str, int] = {}
+    asked: dict[str, int] = {}
+    for part in parts:
+        name = part.route or ""
+        tokens[name] = tokens.get(name, 0) + part.num_new_tokens
+        if part.is_decoding:
+            lengths.setdefault(name, []).append(part.num_drafted)
+            asked[name] = asked.get(name, 0) + (part.draft_length > 0)
+    return StepTrace(began, sum(part.is_decoding for part in parts), lengths, asked, tokens, seconds)
+
+
+def _result(sequence: SimulatedSequence, now: float) -> GenerationResult:
+    first = sequence.first_token_at or now
+    return GenerationResult(
+        id=f"r{sequence.number}", route=sequence.route.name, text="", token_ids=(),
+        finish_reason=FinishReason.STOP, usage=Usage(sequence.route.prompt_tokens, sequence.num_output),
+        speculation=SpeculationStats(None, num_drafted=sequence.num_drafted, num_accepted=sequence.num_accepted),
+        timing=Timing(first - sequence.submitted_at, now - first, 0.0, 0.0, sequence.num_output - 1), seed=0,
+    )  # fmt: skip

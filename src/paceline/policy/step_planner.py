@@ -1,0 +1,202 @@
+"""The numbers of one step: what each sequence's draft is worth, and the best lengths for all of them
+together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.policy.acceptance import Acceptance, SourceAcceptance
+from paceline.policy.draft_lengths import Candidate, Choice, best_lengths
+from paceline.policy.interface import SequenceView, StepView
+from paceline.policy.profile import NOTHING, Prices, Profile, mixed
+from paceline.policy.routes import allowed_drafters
+from paceline.policy.step_costs import StepCosts
+from paceline.policy.tracks import CachedProfile, RouteTrack
+
+SUFFIX, MIXED = "suffix", "mixed"
+CATCH_UP_FREE = 8
+"""Missing tokens up to which a draft model's first pass hardly takes longer."""
+PROFILE_STEPS = 8
+"""Steps after which a profile is computed anew, or earlier where prices moved."""
+PRICE_CHANGE = 0.15
+LEAST_GAIN = 0.01
+"""Goodput that drafting must add before it is done, if all sequences draft: estimates are no better than
+that."""
+
+
+class Arm(NamedTuple):
+    """One way of drafting for one sequence."""
+
+    drafter: str
+    profile: Profile
+    start_s: float
+    value: float
+    """What it is worth in a step beyond its cost, at the prices of the last one."""
+    model_value: float
+    """The same of asking the draft model, whatever the arm."""
+
+
+class Wanted(NamedTuple):
+    """A sequence that the policy may choose for."""
+
+    view: SequenceView
+    track: RouteTrack
+    most: int
+
+
+class StepPlanner:
+    """Turns views into draft lengths, at prices that it carries from step to step."""
+
+    def __init__(self, costs: StepCosts, acceptance: Acceptance) -> None:
+        self._costs = costs
+        self._acceptance = acceptance
+        self._price = 0.0
+        self.prices = Prices(0.0, 0.0)
+        self._step = 0
+
+    def begin(self, view: StepView, num_wanted: int, most: int, model: str) -> None:
+        """Read this step's costs.
+
+        Args:
+            view: the step.
+            num_wanted: sequences that may draft.
+            most: drafts that all of them may have together.
+            model: the draft model whose passes are counted.
+        """
+        self._step += 1
+        self.num_sequences = len(view.sequences)
+        self.context = float(sum(s.num_context_tokens for s in view.sequences))
+        self.base_rows = self.num_sequences + view.num_prompt_rows
+        size = most + 2
+        self.verify_alone = self._costs.verify_table(
+            self.num_sequences, self.context, self.num_sequences, size
+        )
+        self.verify = (
+            self.verify_alone
+            if not view.num_prompt_rows
+            else self._costs.verify_table(self.num_sequences, self.context, self.base_rows, size)
+        )
+        curve = self._costs.draft(model)
+        self.draft = curve.table()[: max(num_wanted, 1) + 2]
+        if not self._price:
+            self._price = self.num_sequences / float(self.verify_alone[0])
+            few = min(3, len(self.verify_alone) - 1)
+            self._row_s = max(0.0, float(self.verify_alone[few] - self.verify_alone[0]) / few)
+        share = float(self.draft[min(max(num_wanted, 1), len(self.draft) - 1)]) / max(num_wanted, 1)
+        self.prices = Prices(self._price * self._row_s, self._price * share)
+
+    def end(self, choice: Choice) -> None:
+        """Take over the prices that follow from a step's best lengths."""
+        table = self.verify_alone
+        rows = min(max(choice.rows, 1.0), len(table) - 1.0)
+        high = int(np.ceil(rows))
+        row_s = max(0.0, float(table[high] - table[0]) / high)
+        # From the last step alone prices might swing between two answers; their mean settles.
+        self._price += 0.5 * (choice.price - self._price)
+        self._row_s += 0.5 * (row_s - self._row_s)
+
+    @property
+    def price(self) -> float:
+        """Weighted tokens that a second is worth."""
+        return self._price
+
+    def arms(self, wanted: Wanted) -> list[Arm]:
+        """Return the ways in which a sequence may draft, the best first."""
+        view, track, most = wanted
+        names = allowed_drafters(track.settings.drafters)
+        if view.speculation.drafter is not None:
+            names = (view.speculation.drafter,)
+        here = [name for name in names if name in view.drafters]
+        found: list[Arm] = []
+        models = [name for name in here if name not in (SUFFIX, MIXED)]
+        if MIXED in here and not models:
+            models = ["model"]
+        best_model: Arm | None = None
+        for name in models:
+            profile = self._profile(track, name)
+            cut = _cut(profile, most)
+            start_s = self._start_s(name, view, track, float(cut.gain.sum()))
+            value = cut.value(self.prices) - self._price * start_s
+            arm = Arm(name, cut, start_s, value, value)
+            best_model = arm if best_model is None or value > best_model.value else best_model
+            if name in here:
+                found.append(arm)
+        model_value = best_model.value if best_model is not None else 0.0
+        if SUFFIX in here or MIXED in here:
+            cut = _cut(self._profile(track, SUFFIX), most)
+            value = cut.value(self.prices) - self._price * self._costs.lookup_s
+            if SUFFIX in here:
+                found.append(Arm(SUFFIX, cut, self._costs.lookup_s, value, 0.0))
+        if MIXED in here and best_model is not None:
+            cut = _cut(self._profile(track, MIXED), most)
+            start_s = best_model.start_s + self._costs.lookup_s
+            value = cut.value(self.prices) - self._price * start_s
+            found.append(Arm(MIXED, cut, start_s, value, model_value))
+        return sorted(found, key=lambda arm: -arm.value)
+
+    def choose(self, arms: Sequence[Arm], plain_gain: float, price: float | None = None) -> Choice:
+        """Return the best lengths for sequences that draft in these ways."""
+        verify = self.verify_alone if price is None else self.verify
+        candidates = [Candidate(arm.profile, arm.start_s) for arm in arms]
+        choice = best_lengths(candidates, plain_gain, verify, self.draft, price)
+        num_drafting = sum(length > 0 for length in choice.lengths)
+        least = LEAST_GAIN * num_drafting / max(1, self.num_sequences)
+        if num_drafting and price is None and choice.speedup < 1 + least:
+            return choice._replace(
+                lengths=[0] * len(arms),
+                gain=choice.plain_gain,
+                seconds=choice.plain_seconds,
+                rows=0.0,
+                price=choice.plain_gain / choice.plain_seconds,
+            )
+        return choice
+
+    def source(self, track: RouteTrack, name: str) -> SourceAcceptance:
+        """Return what is known of a route with a source of drafts."""
+        return self._acceptance.of(track.name, name)
+
+    def _start_s(self, name: str, view: SequenceView, track: RouteTrack, gain: float) -> float:
+        """Return what catching up costs in each of the steps that the answer still takes."""
+        missing = view.num_draft_missing
+        if missing <= CATCH_UP_FREE:
+            return 0.0
+        left = min(track.lengths.remaining(view.num_output_tokens), float(view.most_drafts + 1))
+        num_steps = max(1.0, left / (1.0 + gain / track.settings.weight))
+        return self._costs.catch_up_s(name, missing) / num_steps
+
+    def _profile(self, track: RouteTrack, name: str) -> Profile:
+        length, weight = track.settings.most_drafts, track.settings.weight
+        key = (name, weight, length)
+        cached = track.profiles.get(key)
+        if cached is not None and self._step - cached.step < PROFILE_STEPS and self._is_near(cached.prices):
+            return cached.profile
+        profile = self._compute(track, name, length, weight)
+        track.profiles[key] = CachedProfile(profile, self.prices, self._step)
+        return profile
+
+    def _compute(self, track: RouteTrack, name: str, length: int, weight: float) -> Profile:
+        if name != MIXED:
+            return self.source(track, name).replay.profile(length, weight, self.prices)
+        model = self._profile(track, "model")
+        return mixed(self.source(track, SUFFIX).replay, model, length, weight, self.prices)
+
+    def _is_near(self, prices: Prices) -> bool:
+        return all(
+            abs(old - new) <= PRICE_CHANGE * max(old, new, 0.02)
+            for old, new in zip(prices, self.prices, strict=True)
+        )
+
+    def forget_profile(self, track: RouteTrack) -> None:
+        """Compute a route's profiles anew in the next step."""
+        track.profiles.clear()
+
+
+def _cut(profile: Profile, most: int) -> Profile:
+    if most <= 0:
+        return NOTHING
+    if most >= len(profile.gain):
+        return profile
+    return Profile(profile.gain[:most], profile.rows[:most], profile.active[:most])

@@ -1,0 +1,73 @@
+"""What the policy remembers of one route, and of one sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paceline.policy.counterfactual import RouteComparison
+from paceline.policy.ledger import Ledger
+from paceline.policy.output_lengths import OutputLengths
+from paceline.policy.profile import Prices, Profile
+from paceline.policy.routes import RouteSettings
+from paceline.policy.states import PauseReason, RouteState, Situation
+
+HISTOGRAM = 17
+"""Draft lengths 0 .. 15, and more."""
+
+
+@dataclass(slots=True)
+class CachedProfile:
+    """A profile with what it was computed from."""
+
+    profile: Profile
+    prices: Prices
+    step: int
+
+
+@dataclass(slots=True)
+class RouteTrack:
+    """One route while it is served. Only the policy changes it."""
+
+    name: str
+    settings: RouteSettings
+    state: RouteState = RouteState.SPECULATING
+    reason: PauseReason | None = None
+    sentence: str = "speculating: nothing speaks against it yet"
+    changed_at_step: int = -10_000
+    wish: float = 1.0
+    """Share of the last steps in which drafting was worth it, smoothed."""
+    shortness: float = 0.0
+    """Share in which only the length of its answers spoke against it, smoothed."""
+    situation: Situation | None = None
+    """When the present state was entered."""
+    lengths: OutputLengths = field(default_factory=OutputLengths)
+    comparison: RouteComparison = field(default_factory=RouteComparison)
+    ledger: Ledger = field(default_factory=lambda: Ledger(0.01))
+    watcher: int | None = None
+    """Sequence that is probed while the route is paused."""
+    probed_at_step: int = -10_000
+    probe_every: int = 6
+    """Steps between drafts that are probes."""
+    num_probes: int = 0
+    profiles: dict[tuple[str, float, int], CachedProfile] = field(default_factory=dict)
+    draft_lengths: list[float] = field(default_factory=lambda: [0.0] * HISTOGRAM)
+    """How often each draft length was verified, old steps fading."""
+    speedup: float = 1.0
+    """Expected of the last step that it took part in."""
+    is_checked: bool = False
+    """Whether control windows bear the estimated speedup out."""
+    drafted_at_step: int = -10_000
+    """When a sequence of it last drafted."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the policy paused it."""
+        return self.state is RouteState.PAUSED
+
+    def count_draft(self, length: int) -> None:
+        """Count the drafts that one sequence had verified in a step."""
+        self.draft_lengths[min(length, HISTOGRAM - 1)] += 1.0
+
+    def fade(self) -> None:
+        """Let old draft lengths count less."""
+        self.draft_lengths = [count * 0.5 for count in self.draft_lengths]
