@@ -142,6 +142,7 @@ def test_a_wide_step_has_the_blocks_that_it_writes(num_prompt: int, k: int) -> N
     engine = make_engine(LOGITS, V, {"scripted": always(*range(k))}, block_size=16)
     engine.submit(request([1] * num_prompt, SamplingParams(max_tokens=60), speculate(k)))
     engine.step()
+    engine._drafting.plan(engine._scheduler, 0.0)
     plan = engine._scheduler.plan(0.0)
     (part,) = plan.planned
     assert part.draft_length == k

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from paceline.policy.interface import DraftRule
 from paceline.records import Verification
 from paceline.sampling.distribution import Distribution
 from paceline.sampling.state import SamplingState
@@ -25,6 +26,20 @@ class DraftRequest:
     verification: Verification
     scope: Hashable = None
     """Whose earlier answers may be drafted from."""
+    rule: DraftRule | None = None
+    """Says when a draft is not worth going on with; the same one for all requests of a call, or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """One sequence whose text a draft model is asked about."""
+
+    sequence_id: int
+    token_ids: Sequence[int]
+    """Prompt and output."""
+    replay: SamplingState
+    """A state of its own, with no output yet, that the drafter may move along the text."""
+    num_prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,8 @@ class DraftProposal:
     sampled_from: tuple[Distribution, ...] | None = None
     """The distributions that the tokens were really *sampled* from, for rejection verification. None means
     that the proposal is deterministic (a lookup, an arg-max, a coupled sample): q is one-hot."""
+    source: str | None = None
+    """Who made it, where a drafter asks others; else the drafter itself."""
 
 
 class Drafter(Protocol):
@@ -79,6 +96,12 @@ class HoldsMemory(Protocol):
     def is_loaded(self) -> bool:
         """Whether it can propose anything."""
 
+    def num_cached_tokens(self, sequence_id: int) -> int:
+        """Return how many positions of a sequence are in its cache."""
+
+    def take_pass_rows(self) -> Sequence[int]:
+        """Return the rows of each forward pass since the last call."""
+
     def reclaim(self) -> bool:
         """Give back the blocks of the youngest sequence that holds some; False if none does."""
 
@@ -90,3 +113,15 @@ class HoldsMemory(Protocol):
 
     def load(self) -> None:
         """Have the weights again; proposals are what they would have been."""
+
+
+@runtime_checkable
+class ScoresText(Protocol):
+    """What a drafter also is if it can say how it would have fared on text that stands already."""
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[tuple[tuple[float, bool], ...]]:
+        """Read what it lacks of each sequence, a chunk at most, and judge itself on the output in it.
+
+        Returns: For each request, for one output position after the other: its confidence in the token that
+            it would have drafted there under coupled verification, and whether that is the token that stands.
+        """

@@ -8,6 +8,7 @@ as rejection verification demands.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 from paceline.drafters.interface import Drafter, DraftProposal, DraftRequest
 from paceline.drafters.suffix import SuffixDrafter
@@ -17,7 +18,10 @@ MIN_MATCH_LENGTH = 8
 
 
 class MixedDrafter:
-    """Asks the suffix drafter first, and the other one for those sequences that it had no long match for.
+    """Asks the suffix drafter first, and the other one for those sequences that it had no good match for.
+
+    Good is what the request's rule says is worth more than the draft model, or where there is none, a long
+    match.
 
     Args:
         suffix: its matches of `min_match_length` tokens and more are taken.
@@ -38,7 +42,12 @@ class MixedDrafter:
         proposals = [self._from_suffix(request) for request in requests]
         rest = [request for request, found in zip(requests, proposals, strict=True) if not found.token_ids]
         modelled = iter(self._model.propose(rest)) if rest else iter(())
-        return [found if found.token_ids else next(modelled) for found in proposals]
+        return [
+            replace(found, source=self._suffix.name)
+            if found.token_ids
+            else replace(next(modelled), source=self._model.name)
+            for found in proposals
+        ]
 
     def learn(self, scope: Hashable, token_ids: Sequence[int]) -> None:
         """Let both learn."""
@@ -57,6 +66,11 @@ class MixedDrafter:
 
     def _from_suffix(self, request: DraftRequest) -> DraftProposal:
         match = self._suffix.match(request)
+        if request.rule is not None:
+            # Measured worth settles it. What it looks at is a function of the tokens that stand.
+            found = self._suffix.propose_from(match, request.draft_length)
+            is_taken = request.rule.prefers_match(request.sequence_id, found.confidences)
+            return found if is_taken else DraftProposal()
         if match.length < self.min_match_length:
             return DraftProposal()
         return self._suffix.propose_from(match, request.draft_length)

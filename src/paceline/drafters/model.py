@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from paceline.cache import BlockPool, BlockTable
-from paceline.drafters.interface import DraftProposal, DraftRequest
+from paceline.drafters.interface import DraftProposal, DraftRequest, ScoreRequest
 from paceline.errors import ConfigError, GenerationError
 from paceline.models.interface import CausalModel, SequenceSlice
 from paceline.models.kv_memory import KVMemory
@@ -91,6 +91,7 @@ class ModelDrafter:
         self._prefill_chunk = prefill_chunk
         self._reload = reload
         self._drafts: dict[int, _Draft] = {}
+        self._pass_rows: list[int] = []
 
     @property
     def pool(self) -> BlockPool:
@@ -141,6 +142,43 @@ class ModelDrafter:
         self.release(max(self._drafts))
         return True
 
+    def take_pass_rows(self) -> list[int]:
+        """Return the rows of each forward pass since the last call."""
+        rows, self._pass_rows = self._pass_rows, []
+        return rows
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[tuple[tuple[float, bool], ...]]:
+        """Read what is lacking of each sequence, and say at each output token what would have been drafted.
+
+        Returns:
+            See `ScoresText.score`; nothing where there is no room, or the prompt is not read to its end yet.
+        """
+        if self._model is None:
+            return [() for _ in requests]
+        return [self._score(request) for request in requests]
+
+    def _score(self, request: ScoreRequest) -> tuple[tuple[float, bool], ...]:
+        asked = DraftRequest(request.sequence_id, request.token_ids, 1, request.replay, Verification.COUPLED)
+        draft = self._begin(asked, num_spare=1)
+        if draft is None:
+            return ()
+        # The last token has no successor yet that it could be judged by.
+        begin = len(draft.computed_ids)
+        end = min(len(request.token_ids) - 1, begin + self._prefill_chunk)
+        first = max(begin, request.num_prompt_tokens - 1)
+        if end <= begin:
+            return ()
+        piece = self._known(asked, draft, end - begin, num_logits=max(0, end - first))
+        logits = self._forward([piece])
+        replay, scored = request.replay, []
+        replay.append(request.token_ids[request.num_prompt_tokens : first + 1])
+        for position, row in zip(range(first, end), logits, strict=True):
+            token_id, confidence = choose_with_confidence(row, replay)
+            stands = request.token_ids[position + 1]
+            scored.append((confidence, token_id == stands))
+            replay.append((stands,))
+        return tuple(scored)
+
     def forget_prefixes(self) -> None:
         """Forget what is cached of sequences that are gone."""
         self.pool.forget(self._memory.owner)
@@ -182,7 +220,7 @@ class ModelDrafter:
             logits = self._forward([self._pending(request, draft) for request, draft in drafting] + chunks)
             for row, (request, draft) in zip(logits, drafting, strict=True):
                 self._extend(request, draft, row)
-            drafting = [(request, draft) for request, draft in drafting if self._goes_on(request, draft)]
+            drafting = _worthwhile([one for one in drafting if self._goes_on(*one)])
             chunks = []
         proposed = {id(request): self._proposal(request, draft) for request, draft in active}
         return [proposed.get(id(request), DraftProposal()) for request in requests]
@@ -248,6 +286,7 @@ class ModelDrafter:
 
     def _forward(self, slices: Sequence[SequenceSlice]) -> np.ndarray:
         assert self._model is not None
+        self._pass_rows.append(sum(len(piece.token_ids) for piece in slices))
         with torch.inference_mode():
             return self._model.forward(slices, self._memory.store).numpy(force=True)
 
@@ -284,3 +323,12 @@ class ModelDrafter:
             tuple(draft.confidences),
             tuple(draft.sampled_from) if is_sampled else None,
         )
+
+
+def _worthwhile(drafting: list[tuple[DraftRequest, _Draft]]) -> list[tuple[DraftRequest, _Draft]]:
+    """Return those whose next token is worth its cost, all of them where there is no rule."""
+    rule = drafting[0][0].rule if drafting else None
+    if rule is None:
+        return drafting
+    goes_on = rule.going_on([(request.sequence_id, draft.confidences[-1]) for request, draft in drafting])
+    return [one for one, goes in zip(drafting, goes_on, strict=True) if goes]

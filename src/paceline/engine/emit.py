@@ -38,7 +38,7 @@ def make_result(sequence: Sequence) -> GenerationResult:
         finish_reason=sequence.finish_reason or FinishReason.ERROR,
         usage=Usage(sequence.num_prompt_tokens, num_output),
         speculation=SpeculationStats(
-            drafter=sequence.request.speculation.drafter if sequence.request.speculation.enabled else None,
+            drafter=_drafter(sequence),
             num_steps=sequence.num_steps,
             num_drafted=sequence.num_drafted,
             num_accepted=sum(sequence.is_draft),
@@ -66,3 +66,11 @@ def _timing(sequence: Sequence) -> Timing:
         first_token_at=first,
         last_token_at=last,
     )
+
+
+def _drafter(sequence: Sequence) -> str | None:
+    """Return the drafter that was asked for, or where the policy chose, what it chose."""
+    speculation = sequence.request.speculation
+    if speculation.is_adaptive:
+        return "+".join(sorted(sequence.used_drafters)) or None
+    return speculation.drafter if speculation.enabled else None

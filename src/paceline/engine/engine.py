@@ -13,6 +13,7 @@ from paceline.drafters.scope import answer_scope
 from paceline.engine import step as stages
 from paceline.engine.admission import check_request
 from paceline.engine.commit import commit_step, finish
+from paceline.engine.drafting import Drafting
 from paceline.engine.emit import take_chunk
 from paceline.engine.observer import Observers
 from paceline.engine.room import Room
@@ -24,6 +25,7 @@ from paceline.errors import ConfigError, InvalidParameterError, PacelineError
 from paceline.models.detokenizer import IncrementalDetokenizer
 from paceline.models.interface import CausalModel, Vocabulary
 from paceline.models.kv_memory import KVMemory
+from paceline.policy.interface import DraftPolicy, FixedPolicy
 from paceline.records import AnswerSharing, FinishReason, Request, StreamChunk
 from paceline.sampling.grammar import Grammar, GrammarCompiler
 from paceline.sampling.noise import derive_seed
@@ -44,6 +46,7 @@ class Engine:
         context_length: most positions of one sequence; cut to what the cache can hold.
         limits: how much goes into one step.
         answer_sharing: whose earlier answers a request's drafts may come from.
+        policy: chooses draft lengths; none takes what requests say.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Engine:
         limits: SchedulerLimits | None = None,
         clock: Clock = monotonic,
         answer_sharing: AnswerSharing = AnswerSharing.TENANT_AND_ROUTE,
+        policy: DraftPolicy | None = None,
     ) -> None:
         self._model = model
         self._vocabulary = vocabulary
@@ -67,10 +71,11 @@ class Engine:
         self._memory = memory
         self.context_length = min(context_length or model.context_length, memory.num_positions)
         self._holders = {name: d for name, d in self._drafters.items() if isinstance(d, HoldsMemory)}
+        self._drafting = Drafting(policy or FixedPolicy(), self._drafters, memory)
         self._scheduler = Scheduler(
             Room(memory, tuple(self._holders.values())),
             limits or SchedulerLimits(),
-            self._draft_length,
+            self._drafting.length,
             self._release_drafts,
         )
         self._numbers = itertools.count()
@@ -79,6 +84,8 @@ class Engine:
         self.num_steps = 0
         self.observers = Observers()
         """Who is told of each step."""
+        if self._drafting.is_adaptive:
+            self.observers.add(self._drafting.policy)
         self.totals = StepTotals()
         """Where the time of all steps went; to be read, not changed."""
 
@@ -96,6 +103,11 @@ class Engine:
     def drafters(self) -> Mapping[str, Drafter]:
         """The drafters that requests may name."""
         return self._drafters
+
+    @property
+    def policy(self) -> DraftPolicy:
+        """What chooses draft lengths."""
+        return self._drafting.policy
 
     @property
     def num_running(self) -> int:
@@ -163,6 +175,7 @@ class Engine:
         """
         params = request.sampling
         check_request(request, self.context_length, self._model.vocab_size, self._drafters)
+        self._drafting.policy.check(request.route, request.speculation)
         form = params.structured_output
         grammar = None if form is None else self._grammars.compile(form)
         return tuple(self._new_sequence(request, index, grammar) for index in range(params.n))
@@ -262,7 +275,8 @@ class Engine:
         """Plan, draft, verify, commit, emit."""
         trace = StepTrace(self._clock)
         trace.mark()
-        plan = self._scheduler.plan(self._clock())
+        self._drafting.plan(self._scheduler, trace.marks[0])
+        plan = self._scheduler.plan(trace.marks[0])
         if self.observers:
             trace.begin(plan)
         trace.mark()
@@ -274,7 +288,7 @@ class Engine:
         chunks = self._emit(plan)
         trace.mark()
         self.totals.add(trace.marks[-1] - trace.marks[0], trace.seconds(DRAFT), trace.seconds(VERIFY))
-        trace.tell(self.observers, self, drafts.proposals, chunks)
+        trace.tell(self.observers, self, drafts, self._drafting.take_pass_rows(), chunks)
         return chunks
 
     def forget_answers(self) -> None:
@@ -283,7 +297,8 @@ class Engine:
             drafter.forget_answers()
 
     def _draft(self, plan: StepPlan) -> stages.Drafts:
-        drafts = stages.draft(plan.drafting, self._drafters)
+        scoring = self._drafting.scoring(plan.planned)
+        drafts = stages.draft(plan.drafting, self._drafters, self._drafting.rule, scoring)
         for part in plan.drafting:
             part.sequence.fallback = drafts.faults.get(part.sequence.number)
         return drafts
@@ -331,19 +346,10 @@ class Engine:
         self._unreported.append(sequence)
 
     def _learn(self, sequence: Sequence) -> None:
-        """Give an answer to the drafter that its request used; without drafts nothing is learned."""
-        if self._draft_length(sequence):
-            drafter = self._drafters[sequence.request.speculation.drafter or ""]
+        """Give an answer to the drafters that its request used; without drafts nothing is learned."""
+        for drafter in self._drafting.learners(sequence):
             stages.learn(drafter, sequence.answer_scope, sequence.output_token_ids)
 
     def _release_drafts(self, sequence: Sequence) -> None:
         for drafter in self._drafters.values():
             stages.release(drafter, sequence.number)
-
-    def _draft_length(self, sequence: Sequence) -> int:
-        """The simplest policy: what the request says, while its drafter is there."""
-        speculation = sequence.request.speculation
-        if not speculation.enabled or speculation.drafter is None or sequence.fallback is not None:
-            return 0
-        holder = self._holders.get(speculation.drafter)
-        return speculation.draft_length if holder is None or holder.is_loaded else 0

@@ -92,6 +92,21 @@ class Scheduler:
         """Whether any sequence waits or runs."""
         return bool(self._waiting or self._running)
 
+    def decoding(self) -> list[Sequence]:
+        """Return the sequences that decode, the oldest first."""
+        return [sequence for sequence in self._running if sequence.is_decoding]
+
+    def num_prompt_rows(self) -> int:
+        """Return how many rows of prompts the next step is likely to have, before it is planned."""
+        prefilling = [s.num_uncomputed_tokens for s in self._running if not s.is_decoding]
+        seats = max(0, self._limits.max_num_seqs - len(self._running))
+        waiting = [len(s.token_ids) for s in self._waiting[:seats]]
+        wanted = sum(min(count, self._limits.prefill_chunk) for count in (*prefilling, *waiting))
+        num_decoding = len(self._running) - len(prefilling)
+        if not wanted or not num_decoding:
+            return wanted
+        return min(wanted, max(MIN_MIXED_PREFILL, math.ceil(self._limits.mixed_prefill_ratio * num_decoding)))
+
     @property
     def num_waiting(self) -> int:
         """Sequences that wait."""

@@ -75,6 +75,9 @@ class Sequence:
         self.num_sent_tokens = 0
         self.num_steps = 0
         self.num_drafted = 0
+        self.drafter: str | None = None
+        """Who proposes for it in the step at hand."""
+        self.used_drafters: set[str] = set()
         self.fallback: str | None = None
         """Why it drafts no more, though its request asked for it."""
         self.draft_s = 0.0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from paceline.drafters.interface import Drafter, DraftProposal, DraftRequest
+from paceline.drafters.interface import Drafter, DraftProposal, DraftRequest, ScoreRequest, ScoresText
 from paceline.engine.scheduler import PlannedSequence
 from paceline.errors import GenerationError, PacelineError, StepError
 from paceline.models.interface import CausalModel, KVStore, SequenceSlice
+from paceline.policy.interface import DraftRule
 from paceline.records import PositionLogprobs
 from paceline.sampling.logprobs import position_logprobs
 from paceline.sampling.sampler import verify
@@ -20,6 +21,8 @@ from paceline.sampling.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
+MODEL = "model"
+"""The drafter that is asked to score text."""
 Rows = np.ndarray | StepError
 """Logits [rows that need them, vocab], or why there are none."""
 NO_ROWS = np.empty((0, 0), dtype=np.float32)
@@ -34,6 +37,10 @@ class Drafts:
     proposals: Proposals
     faults: Mapping[int, str]
     """Why a drafter failed on a sequence, which goes on without it."""
+    confidences: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    """Of all drafts that were made, those that are not verified included."""
+    scored: Mapping[int, tuple[tuple[float, bool], ...]] = field(default_factory=dict)
+    """What a draft model said of text that stands already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +57,65 @@ class Outcome:
     """Why this one sequence cannot go on."""
 
 
-def draft(drafting: Sequence[PlannedSequence], drafters: Mapping[str, Drafter]) -> Drafts:
-    """Ask each drafter once for all sequences that use it.
+def draft(
+    drafting: Sequence[PlannedSequence],
+    drafters: Mapping[str, Drafter],
+    rule: DraftRule | None = None,
+    scoring: Sequence[PlannedSequence] = (),
+) -> Drafts:
+    """Ask each drafter once for all sequences that use it, and keep the drafts that are worth verifying.
 
     A drafter that raises, or gives no proper answer, is asked for each sequence alone, so that one sequence
     cannot cost the others their drafts.
     """
     by_drafter: dict[str, list[PlannedSequence]] = {}
     for part in drafting:
-        by_drafter.setdefault(part.sequence.request.speculation.drafter or "", []).append(part)
+        by_drafter.setdefault(part.sequence.drafter or "", []).append(part)
     proposals: dict[int, DraftProposal] = {}
     faults: dict[int, str] = {}
     for name, parts in by_drafter.items():
-        _ask(drafters[name], name, parts, proposals, faults)
-    return Drafts(proposals, faults)
+        _ask(drafters[name], name, parts, proposals, faults, rule)
+    confidences = {number: proposal.confidences for number, proposal in proposals.items()}
+    if rule is not None:
+        _cut(drafting, proposals, rule)
+    scored = {part.sequence.number: _score(part, drafters) for part in scoring}
+    return Drafts(proposals, faults, confidences, scored)
+
+
+def _cut(drafting: Sequence[PlannedSequence], proposals: dict[int, DraftProposal], rule: DraftRule) -> None:
+    """Drop drafts that are not worth a row of the target."""
+    asked = [
+        (
+            number,
+            proposal.source or part.sequence.drafter or "",
+            proposal.confidences,
+            not proposal.sampled_from,
+        )
+        for part in drafting
+        if (proposal := proposals.get(number := part.sequence.number)) is not None and proposal.token_ids
+    ]
+    for (number, *_), length in zip(asked, rule.lengths(asked), strict=True):
+        proposal = proposals[number]
+        if length < len(proposal.token_ids):
+            proposals[number] = replace(
+                proposal, token_ids=proposal.token_ids[:length], confidences=proposal.confidences[:length]
+            )
+
+
+def _score(part: PlannedSequence, drafters: Mapping[str, Drafter]) -> tuple[tuple[float, bool], ...]:
+    """Ask the draft model about a sequence's own text; one that fails says nothing, which costs nobody."""
+    drafter, sequence = drafters[MODEL], part.sequence
+    assert isinstance(drafter, ScoresText)
+    prompt = sequence.token_ids[: sequence.num_prompt_tokens]
+    try:
+        (scored,) = drafter.score(
+            [ScoreRequest(sequence.number, sequence.token_ids, sequence.sampling.fresh(prompt), len(prompt))]
+        )
+    except Exception:
+        log.warning("the draft model could not score a sequence", exc_info=True)
+        release(drafter, sequence.number)
+        return ()
+    return scored
 
 
 def _ask(
@@ -72,9 +124,10 @@ def _ask(
     parts: Sequence[PlannedSequence],
     proposals: dict[int, DraftProposal],
     faults: dict[int, str],
+    rule: DraftRule | None,
 ) -> None:
     try:
-        answers = drafter.propose([_draft_request(part) for part in parts])
+        answers = drafter.propose([_draft_request(part, rule) for part in parts])
         cut = [_admissible(answer, part) for part, answer in zip(parts, answers, strict=True)]
     except Exception as error:
         # Only the target may fail a request. What the drafter holds for these is in an unknown state.
@@ -85,7 +138,7 @@ def _ask(
             faults[parts[0].sequence.number] = f"drafter {name} failed: {type(error).__name__}: {error}"
             return
         for part in parts:
-            _ask(drafter, name, [part], proposals, faults)
+            _ask(drafter, name, [part], proposals, faults, rule)
         return
     proposals.update((part.sequence.number, proposal) for part, proposal in zip(parts, cut, strict=True))
 
@@ -184,7 +237,7 @@ def _score_prompt(part: PlannedSequence, rows: np.ndarray) -> tuple[PositionLogp
     )
 
 
-def _draft_request(part: PlannedSequence) -> DraftRequest:
+def _draft_request(part: PlannedSequence, rule: DraftRule | None) -> DraftRequest:
     sequence = part.sequence
     return DraftRequest(
         sequence_id=sequence.number,
@@ -193,6 +246,7 @@ def _draft_request(part: PlannedSequence) -> DraftRequest:
         sampling=sequence.sampling,
         verification=sequence.request.speculation.verification,
         scope=sequence.answer_scope,
+        rule=rule,
     )
 
 
@@ -215,7 +269,9 @@ def _admissible(proposal: DraftProposal, part: PlannedSequence) -> DraftProposal
     if keep == len(proposal.token_ids):
         return proposal
     sampled_from = None if proposal.sampled_from is None else proposal.sampled_from[:keep]
-    return DraftProposal(proposal.token_ids[:keep], proposal.confidences[:keep], sampled_from)
+    return DraftProposal(
+        proposal.token_ids[:keep], proposal.confidences[:keep], sampled_from, proposal.source
+    )
 
 
 def _proposal(part: PlannedSequence, proposals: Proposals) -> DraftProposal:

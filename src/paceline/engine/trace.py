@@ -11,7 +11,8 @@ from paceline.clock import Clock
 from paceline.drafters.interface import DraftProposal
 from paceline.engine.observer import Observers
 from paceline.engine.scheduler import PlannedSequence, StepPlan
-from paceline.records import StreamChunk
+from paceline.engine.step import Drafts
+from paceline.records import SpeculationParams, StreamChunk
 from paceline.step_records import SequenceStep, StepRecord
 
 PLAN, DRAFT, VERIFY, COMMIT = range(4)
@@ -79,20 +80,21 @@ class StepTrace:
         self,
         observers: Observers,
         counts: Counts,
-        proposals: Mapping[int, DraftProposal],
+        drafts: Drafts,
+        draft_rows: tuple[int, ...],
         chunks: Iterable[StreamChunk],
     ) -> None:
         """Tell all observers of the step, now that it is over, and of the answers that ended with it."""
         if not observers:
             return
         if self.plan.planned:
-            record = self._record(counts, proposals, chunks)
+            record = self._record(counts, drafts, draft_rows, chunks)
             observers.tell(lambda observer: observer.on_step(record))
         for result in (chunk.result for chunk in chunks if chunk.result is not None):
             observers.tell(lambda observer, result=result: observer.on_finish(result))  # type: ignore[misc]
 
     def _record(
-        self, counts: Counts, proposals: Mapping[int, DraftProposal], chunks: Iterable[StreamChunk]
+        self, counts: Counts, drafts: Drafts, draft_rows: tuple[int, ...], chunks: Iterable[StreamChunk]
     ) -> StepRecord:
         num_sent = {(chunk.request_id, chunk.index): len(chunk.token_ids) for chunk in chunks}
         return StepRecord(
@@ -102,28 +104,29 @@ class StepTrace:
             draft_s=self.seconds(DRAFT),
             verify_s=self.seconds(VERIFY),
             commit_s=self.seconds(COMMIT),
-            sequences=tuple(self._sequence(part, proposals, num_sent) for part in self.plan.planned),
+            sequences=tuple(self._sequence(part, drafts, num_sent) for part in self.plan.planned),
             num_running=counts.num_running,
             num_waiting=counts.num_waiting,
             num_preemptions=counts.num_preemptions,
             num_kv_blocks=counts.pool.num_blocks,
             num_kv_blocks_used=counts.pool.num_used,
+            draft_rows=draft_rows,
         )
 
     def _sequence(
         self,
         part: PlannedSequence,
-        proposals: Mapping[int, DraftProposal],
+        drafts: Drafts,
         num_sent: Mapping[tuple[str, int], int],
     ) -> SequenceStep:
         sequence, before = part.sequence, self._before[part.sequence.number]
         request = sequence.request
-        proposal = proposals.get(sequence.number, DraftProposal())
+        proposal = drafts.proposals.get(sequence.number, DraftProposal())
         return SequenceStep(
             request_id=request.id,
             index=sequence.index,
             route=request.route,
-            drafter=request.speculation.drafter if request.speculation.enabled else None,
+            drafter=sequence.drafter if request.speculation.is_adaptive else _named(request.speculation),
             num_context_tokens=before.num_context_tokens,
             num_tokens=part.num_tokens,
             is_decoding=before.num_output_tokens > 0,
@@ -132,7 +135,14 @@ class StepTrace:
             num_accepted=sum(sequence.is_draft[before.num_output_tokens :]),
             num_new_tokens=max(0, sequence.num_output_tokens - before.num_output_tokens),
             num_sent_tokens=num_sent.get((request.id, sequence.index), 0),
-            confidences=proposal.confidences,
+            confidences=drafts.confidences.get(sequence.number, proposal.confidences),
             fallback=sequence.fallback,
             finish_reason=sequence.finish_reason,
+            source=proposal.source,
+            scored=drafts.scored.get(sequence.number, ()),
+            number=sequence.number,
         )
+
+
+def _named(speculation: SpeculationParams) -> str | None:
+    return speculation.drafter if speculation.enabled else None

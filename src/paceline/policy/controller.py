@@ -21,7 +21,7 @@ from paceline.policy.states import state_word
 from paceline.policy.step_costs import CalibratedCosts, StepCosts
 from paceline.policy.step_planner import SUFFIX, Arm, StepPlanner, Wanted
 from paceline.policy.tracks import RouteTrack
-from paceline.records import GenerationResult
+from paceline.records import GenerationResult, SpeculationParams
 from paceline.step_records import StepRecord
 
 
@@ -63,6 +63,10 @@ class SpeculationPolicy:
         self._prober = Prober(self.costs)
         self._learner = Learner(self.costs, self.acceptance, self.control, self._track_of, model)
         self._rule: StepRule | None = None
+
+    def check(self, route: str | None, speculation: SpeculationParams) -> None:
+        """Refuse a request of a route that is not there; see `DraftPolicy.check`."""
+        self.routes.resolve(route)
 
     def plan(self, view: StepView) -> DraftPlan:
         """Choose draft lengths for a step."""

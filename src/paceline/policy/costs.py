@@ -86,7 +86,8 @@ class CostCurve:
         else:
             slope = 0.0
         found = np.where(wanted > x[-1], y[-1] + slope * (wanted - x[-1]), found)
-        return np.where(wanted < 1, found * np.maximum(wanted, 0.0), found)
+        low: np.ndarray = np.where(wanted < 1, found * np.maximum(wanted, 0.0), found)
+        return low
 
     def seconds_of(self, rows: float, sequences: int = 1, context: float = 0.0) -> float:
         """Return the calibrated seconds of one pass."""

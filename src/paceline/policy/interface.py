@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from paceline.errors import InvalidParameterError
 from paceline.records import GenerationResult, SpeculationParams
 from paceline.step_records import StepRecord
 
@@ -107,6 +108,13 @@ class DraftPlan(NamedTuple):
 class DraftPolicy(Protocol):
     """What an engine asks for draft lengths."""
 
+    def check(self, route: str | None, speculation: SpeculationParams) -> None:
+        """Refuse a request that could not be chosen for. Safe in any thread.
+
+        Raises:
+            InvalidParameterError: there is no such route, or it asks for what this policy does not do.
+        """
+
     def plan(self, view: StepView) -> DraftPlan:
         """Choose the draft length of each sequence for this step."""
 
@@ -119,6 +127,15 @@ class DraftPolicy(Protocol):
 
 class FixedPolicy:
     """The simplest policy: what the request says, whatever it costs."""
+
+    def check(self, route: str | None, speculation: SpeculationParams) -> None:
+        """Refuse requests that leave their draft length to the policy."""
+        if speculation.is_adaptive:
+            raise InvalidParameterError(
+                given=f"speculation enabled = {speculation.enabled!r}",
+                expected="true or false: this engine was started without a policy",
+                remedy='Start it with speculation="auto" (--speculation auto) or with routes',
+            )
 
     def plan(self, view: StepView) -> DraftPlan:
         """Return each request's own draft length and drafter."""

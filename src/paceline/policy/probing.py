@@ -5,7 +5,7 @@ it reads every so often the tokens that were decoded meanwhile, in one pass, and
 it would have drafted it: many observations for little more than one draft. Elsewhere the watcher drafts one
 token now and then, less and less often while nothing changes, and more often when something seems to. If no
 sequence is at hand, the next request that starts becomes the watcher. What probes lose is charged to the
-route's ledger, which allows only so much. """
+route's ledger, which allows only so much."""
 
 from __future__ import annotations
 

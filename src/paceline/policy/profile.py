@@ -151,7 +151,7 @@ class Replay:
     def chances(self, length: int) -> np.ndarray:
         """Return the chances of all drafts [drafts, length]; beyond a draft's end, those of its like."""
         bins, lengths = self._read(length)
-        chances = self.calibration.array[_GROUPS[:length][None, :], bins]
+        chances: np.ndarray = self.calibration.array[_GROUPS[:length][None, :], bins]
         outside = np.arange(length)[None, :] >= lengths[:, None]
         if outside.any():
             if self.has_passes:

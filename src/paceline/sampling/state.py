@@ -120,6 +120,18 @@ class SamplingState:
         if self.has_repetition_penalty:
             self._seen_counts.add(self._real(new))
 
+    def fresh(self, prompt_token_ids: Sequence[int]) -> SamplingState:
+        """Return the same sequence with no output yet; for sequences whose form is free."""
+        assert self.grammar is None, "a grammar's state cannot be begun anew from here"
+        return SamplingState(
+            self.params,
+            self.seed,
+            prompt_token_ids,
+            self.end_token_ids,
+            self.vocab_size,
+            self.num_real_tokens,
+        )
+
     @property
     def output_token_ids(self) -> Sequence[int]:
         """The output so far; to be read, not changed."""

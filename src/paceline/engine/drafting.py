@@ -1,0 +1,138 @@
+"""What the policy is shown before a step, and its answers while the step runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from paceline.drafters.interface import Drafter, HoldsMemory, ScoresText
+from paceline.engine import step as stages
+from paceline.engine.scheduler import PlannedSequence, Scheduler
+from paceline.engine.sequence import Sequence as EngineSequence
+from paceline.models.kv_memory import KVMemory
+from paceline.policy.interface import (
+    PLAIN,
+    DraftChoice,
+    DraftPolicy,
+    DraftRule,
+    FixedPolicy,
+    SequenceView,
+    StepView,
+)
+from paceline.records import Verification
+
+MIXED, MODEL = "mixed", "model"
+
+
+class Drafting:
+    """Asks the policy once a step, and keeps its answers until the next.
+
+    Args:
+        policy: chooses draft lengths.
+        drafters: by name.
+        memory: the target's KV, for how full it is.
+    """
+
+    def __init__(self, policy: DraftPolicy, drafters: Mapping[str, Drafter], memory: KVMemory) -> None:
+        self.policy = policy
+        self._drafters = drafters
+        self._holders = {name: d for name, d in drafters.items() if isinstance(d, HoldsMemory)}
+        self._memory = memory
+        self._choices: dict[int, DraftChoice] = {}
+        self.rule: DraftRule | None = None
+        """Ends drafts early, in the step at hand."""
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the policy chooses anything by itself."""
+        return not isinstance(self.policy, FixedPolicy)
+
+    def plan(self, scheduler: Scheduler, now: float) -> None:
+        """Ask the policy for the draft lengths of all sequences that decode."""
+        self._choices.clear()
+        self.rule = None
+        sequences = [s for s in scheduler.decoding() if s.request.speculation.enabled]
+        if not sequences:
+            return
+        plain = [s for s in scheduler.decoding() if not s.request.speculation.enabled]
+        loaded = self._loaded()
+        view = StepView(
+            now,
+            [self._view(s, loaded) for s in (*sequences, *plain)],
+            scheduler.num_prompt_rows(),
+            scheduler.num_waiting,
+            self._memory.pool.num_blocks,
+            self._memory.pool.num_used,
+            sum(holder.num_held_blocks for holder in self._holders.values()),
+            scheduler.num_preemptions,
+        )
+        plan = self.policy.plan(view)
+        self.rule = plan.rule
+        for sequence, choice in zip((*sequences, *plain), plan.choices, strict=True):
+            self._choices[sequence.number] = choice
+            sequence.drafter = choice.drafter
+            if choice.draft_length and choice.drafter is not None:
+                sequence.used_drafters.add(choice.drafter)
+            if not choice.keeps_drafts:
+                for holder in self._holders:
+                    stages.release(self._drafters[holder], sequence.number)
+
+    def length(self, sequence: EngineSequence) -> int:
+        """Return the draft length of a sequence in this step."""
+        return self._choices.get(sequence.number, PLAIN).draft_length
+
+    def scoring(self, planned: Sequence[PlannedSequence]) -> list[PlannedSequence]:
+        """Return the parts whose text a draft model is to score in this step."""
+        return [
+            part
+            for part in planned
+            if (choice := self._choices.get(part.sequence.number)) is not None and choice.scores
+        ]
+
+    def learners(self, sequence: EngineSequence) -> list[Drafter]:
+        """Return the drafters that may learn from an answer: those that its request used."""
+        speculation = sequence.request.speculation
+        if speculation.is_adaptive:
+            used = sequence.used_drafters
+            names = {MIXED} if MIXED in used else used
+            return [self._drafters[name] for name in sorted(names)]
+        name = speculation.drafter
+        is_usable = bool(speculation.enabled and name and speculation.draft_length)
+        if not is_usable or sequence.fallback is not None or name not in self._loaded():
+            return []
+        return [self._drafters[name]]
+
+    def take_pass_rows(self) -> tuple[int, ...]:
+        """Return the rows of each forward pass of draft models since the last call."""
+        return tuple(rows for holder in self._holders.values() for rows in holder.take_pass_rows())
+
+    def _loaded(self) -> tuple[str, ...]:
+        missing = {name for name, holder in self._holders.items() if not holder.is_loaded}
+        if MODEL in missing:
+            missing.add(MIXED)
+        return tuple(name for name in self._drafters if name not in missing)
+
+    def _view(self, sequence: EngineSequence, loaded: tuple[str, ...]) -> SequenceView:
+        num_tokens = len(sequence.token_ids)
+        num_held = max(
+            (holder.num_cached_tokens(sequence.number) for holder in self._holders.values()), default=0
+        )
+        return SequenceView(
+            number=sequence.number,
+            route=sequence.request.route,
+            speculation=sequence.request.speculation,
+            num_context_tokens=num_tokens,
+            num_output_tokens=sequence.num_output_tokens,
+            most_drafts=sequence.max_useful_draft_length,
+            drafters=loaded if sequence.fallback is None else (),
+            num_draft_missing=max(1, num_tokens - num_held),
+            holds_drafts=num_held > 0,
+            can_score=self._can_score(sequence),
+        )
+
+    def _can_score(self, sequence: EngineSequence) -> bool:
+        """Whether what a draft model would have drawn can be told afterwards: under coupled verification."""
+        return (
+            isinstance(self._drafters.get(MODEL), ScoresText)
+            and sequence.request.speculation.verification is Verification.COUPLED
+            and sequence.sampling.grammar is None
+        )
