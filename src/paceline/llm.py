@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from paceline.config.engine import EngineSettings
+from paceline.engine.calibration import Progress
 from paceline.engine.loading import LoadedEngine, load_engine
 from paceline.engine.requests import Messages, Prompt, RequestMaker, as_prompts, is_batch, is_conversation
 from paceline.errors import ConfigError, InvalidParameterError
@@ -43,10 +44,17 @@ class LLM:
         self._start(EngineSettings(target=str(target), draft=draft and str(draft), **settings))
 
     @classmethod
-    def from_settings(cls, settings: EngineSettings) -> Self:
-        """Return an LLM for settings that were checked before."""
+    def from_settings(
+        cls, settings: EngineSettings, on_progress: Progress = lambda share, text: None
+    ) -> Self:
+        """Return an LLM for settings that were checked before.
+
+        Args:
+            settings: what to load.
+            on_progress: told (share, of what) while step costs are measured, if they are.
+        """
         llm = cls.__new__(cls)
-        llm._start(settings)
+        llm._attach(load_engine(settings, on_progress), settings)
         return llm
 
     def _start(self, settings: EngineSettings) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from paceline.config.routes import RouteSettings
 from paceline.errors import ConfigError
 from paceline.records import AnswerSharing, SpeculationParams, Verification
 
@@ -41,8 +44,20 @@ class EngineSettings(BaseModel):
     """Whose earlier answers the drafts of a request may come from."""
     draft_length: int = Field(4, ge=0, le=64)
     """Fixed k: tokens proposed in each step."""
-    speculation: bool = True
-    """Whether requests speculate unless they say otherwise."""
+    speculation: bool | Literal["auto"] = True
+    """Whether requests speculate unless they say otherwise; "auto" lets the policy choose draft lengths, 0
+    among them, by what it measures."""
+    max_draft_length: int = Field(8, ge=1, le=64)
+    """Most tokens proposed in a step where the policy chooses."""
+    routes: Mapping[str, RouteSettings] = Field(default_factory=dict)
+    """Routes by name; with them, requests belong to one, and speculate as it says."""
+    default_route: str | None = None
+    """The route of requests that name none, or one that is not there; without it both are refused."""
+    calibration: Literal["auto", "always", "off"] = "auto"
+    """Step costs, where a policy needs them: those of an earlier start if there are any, measured anew, or a
+    guess that serving corrects."""
+    decision_log: Path | None = None
+    """File that the policy's decisions are appended to."""
     verification: Verification = Verification.COUPLED
     context_length: int | None = Field(None, ge=2)
     """Most tokens of one sequence, prompt and output; not given, the model's own, as far as memory allows."""
@@ -86,6 +101,21 @@ class EngineSettings(BaseModel):
     def _size_in_words(cls, value: Any) -> Any:
         return parse_bytes(value) if isinstance(value, str) else value
 
+    @field_validator("speculation", mode="before")
+    @classmethod
+    def _on_and_off(cls, value: Any) -> Any:
+        return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+
+    @field_validator("routes", mode="before")
+    @classmethod
+    def _routes_of_words(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {
+            name: one if isinstance(one, RouteSettings) else RouteSettings.of(str(name), one)
+            for name, one in value.items()
+        }
+
     @field_validator("answer_store_tokens")
     @classmethod
     def _no_tiny_store(cls, value: int) -> int:
@@ -114,6 +144,29 @@ class EngineSettings(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _default_is_a_route(self) -> Self:
+        if self.default_route is not None and self.default_route not in self.routes:
+            raise ConfigError(
+                given=f"default_route = {self.default_route!r}",
+                expected="one of the routes: " + (", ".join(self.routes) or "there is none"),
+                remedy="Add that route, or name another default",
+            )
+        return self
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether a policy chooses draft lengths."""
+        return self.speculation == "auto" or bool(self.routes)
+
+    @property
+    def open_route(self) -> RouteSettings:
+        """What holds for every request where no routes are configured and the policy chooses."""
+        names = {"suffix": ("suffix",), "model": ("model",)}.get(self.drafter or "", ("suffix", "model"))
+        return RouteSettings(
+            drafters=names, max_draft_length=self.max_draft_length, verification=self.verification
+        )
+
     @property
     def effective_drafter(self) -> str | None:
         """The drafter that requests use unless they name another; None if there is none."""
@@ -125,6 +178,11 @@ class EngineSettings(BaseModel):
     def speculation_params(self) -> SpeculationParams:
         """The defaults of a request."""
         drafter = self.effective_drafter
+        if self.speculation == "auto":
+            return SpeculationParams(
+                enabled="auto", drafter=self.drafter if self.drafter != "none" else None,
+                verification=self.verification,
+            )  # fmt: skip
         return SpeculationParams(
             enabled=self.speculation and drafter is not None,
             drafter=drafter,

@@ -52,6 +52,24 @@ class RouteSettings(BaseModel):
         except ValidationError as error:
             raise _explain(error) from None
 
+    @classmethod
+    def of(cls, name: str, values: Any) -> Self:
+        """Return the settings of a route as the configuration has them.
+
+        Raises:
+            ConfigError: they are no mapping, or a key or a value of them is wrong; it names the route.
+        """
+        if values is not None and not isinstance(values, Mapping):
+            raise ConfigError(
+                given=f"route {name!r} = {values!r:.60}",
+                expected="a mapping of keys, such as {speculation: auto}",
+                remedy="Write its keys below its name",
+            )
+        try:
+            return cls(**{str(key): value for key, value in (values or {}).items()})
+        except ConfigError as error:
+            raise ConfigError(f"{error.given} ({name!r})", error.expected, error.remedy) from None
+
     @field_validator("speculation", mode="before")
     @classmethod
     def _words_that_yaml_reads_as_truth(cls, value: Any) -> Any:

@@ -64,6 +64,7 @@ class Drafting:
             self._memory.pool.num_used,
             sum(holder.num_held_blocks for holder in self._holders.values()),
             scheduler.num_preemptions,
+            scheduler.is_short_of_blocks,
         )
         plan = self.policy.plan(view)
         self.rule = plan.rule

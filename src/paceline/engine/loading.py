@@ -14,6 +14,7 @@ from paceline.drafters.interface import Drafter
 from paceline.drafters.mixed import MixedDrafter
 from paceline.drafters.model import MOST_CATCH_UP, PREFILL_CHUNK, ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
+from paceline.engine.calibration import Progress, step_costs
 from paceline.engine.engine import Engine
 from paceline.engine.memory import ModelRole, allocate_kv, check_weights_fit
 from paceline.engine.scheduler import SchedulerLimits
@@ -27,6 +28,8 @@ from paceline.models.load import LoadedModel, load_model, pick_device, weight_by
 from paceline.models.options import Kernels, LoadOptions, Weights
 from paceline.models.tokenizer import Tokenizer
 from paceline.models.vocabulary import check_same_vocabulary
+from paceline.policy.controller import SpeculationPolicy
+from paceline.policy.routes import RouteTable
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +48,12 @@ class LoadedEngine:
     draft_name: str | None
 
 
-def load_engine(settings: EngineSettings) -> LoadedEngine:
-    """Load the models, share the KV memory out and put the drafters in place.
+def load_engine(settings: EngineSettings, on_progress: Progress = lambda share, text: None) -> LoadedEngine:
+    """Load the models, share the KV memory out, put the drafters in place and measure what steps cost.
+
+    Args:
+        settings: what to load.
+        on_progress: told while step costs are measured, which is where a policy needs them.
 
     Raises:
         ModelError, DownloadError: a model's files cannot be had or used.
@@ -59,6 +66,7 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
     target = load_model(resolve(settings.target), settings.device, _target_options(settings))
     _check_context(settings, target)
     draft = _load_draft(settings, target)
+    policy = _policy(settings, target, draft, on_progress) if settings.is_adaptive else None
     memory, *draft_memory = allocate_kv(
         [_target_role(settings, target), *([_draft_role(settings, draft)] if draft else [])],
         settings,
@@ -90,10 +98,23 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
             settings.max_overtaking_s,
         ),
         answer_sharing=settings.answer_sharing,
+        policy=policy,
     )
     return LoadedEngine(
         engine, target.tokenizer, target.chat_template, target.name, draft.name if draft else None
     )
+
+
+def _policy(
+    settings: EngineSettings, target: LoadedModel, draft: LoadedModel | None, on_progress: Progress
+) -> SpeculationPolicy:
+    """Return the policy with its routes and what steps cost; measured before KV memory is shared out."""
+    routes = RouteTable(
+        settings.routes, settings.default_route, any_label=None if settings.routes else settings.open_route
+    )
+    has_costs = settings.calibration != "off"
+    costs = step_costs(target, draft, settings, on_progress) if has_costs else None
+    return SpeculationPolicy(routes, costs, log_path=settings.decision_log)
 
 
 def _target_options(settings: EngineSettings) -> LoadOptions:

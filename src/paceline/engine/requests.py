@@ -11,6 +11,8 @@ from paceline.config.engine import EngineSettings
 from paceline.engine.loading import LoadedEngine
 from paceline.errors import EmptyPromptError, InvalidParameterError
 from paceline.models.chat_template import require_chat_template
+from paceline.policy.controller import SpeculationPolicy
+from paceline.policy.routes import RouteOverride
 from paceline.records import Request, SamplingParams, SpeculationParams, draw_seed
 
 Prompt = str | Sequence[int]
@@ -55,13 +57,13 @@ class RequestMaker:
         """Return a request with its id, seed and drafter, drawn or taken from the defaults where not given.
 
         Raises:
-            InvalidParameterError: an argument is of another type.
+            InvalidParameterError: an argument is of another type, or there is no such route.
         """
         params = SamplingParams() if params is None else params
-        speculation = self._settings.speculation_params if speculation is None else speculation
+        route, speculation = self._route(route, speculation)
         check_type("params", params, SamplingParams)
         check_type("speculation", speculation, SpeculationParams)
-        if speculation.enabled and speculation.drafter is None:
+        if speculation.enabled is True and speculation.drafter is None:
             speculation = speculation.model_copy(update={"drafter": self._settings.effective_drafter})
         return Request(
             id=request_id if request_id is not None else f"request-{next(self._numbers)}",
@@ -71,6 +73,18 @@ class RequestMaker:
             seed=draw_seed() if params.seed is None else params.seed % 2**64,
             route=route,
         )
+
+    def _route(
+        self, name: str | None, speculation: SpeculationParams | None
+    ) -> tuple[str | None, SpeculationParams]:
+        """Return the route that a request belongs to, and how it speculates."""
+        policy = self._loaded.engine.policy
+        if not self._settings.routes or not isinstance(policy, SpeculationPolicy):
+            return name, self._settings.speculation_params if speculation is None else speculation
+        route = policy.routes.resolve(name)
+        if speculation is None:
+            speculation = RouteOverride().within(route, policy.routes[route])
+        return route, speculation
 
 
 def check_type(name: str, value: object, expected: type) -> None:

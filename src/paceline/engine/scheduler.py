@@ -86,6 +86,8 @@ class Scheduler:
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self.num_preemptions = 0
+        self.is_short_of_blocks = False
+        """Whether a request with a seat was kept waiting for blocks in the last step."""
 
     @property
     def has_work(self) -> bool:
@@ -187,6 +189,7 @@ class Scheduler:
 
     def _admit(self, rows: _Rows, now: float) -> Iterator[PlannedSequence]:
         """Start waiting sequences while there are seats, rows, and blocks for all that they have so far."""
+        self.is_short_of_blocks = False
         for sequence in self._waiting[: self._limits.max_num_seqs]:
             if len(self._running) >= self._limits.max_num_seqs or rows.num_for_prompts < 1:
                 return
@@ -196,8 +199,10 @@ class Scheduler:
                 sequence.status = SequenceStatus.RUNNING
                 if (part := self._fit_prefill(sequence, rows)) is not None:
                     yield part
-            elif now - sequence.submitted_at >= self._limits.max_overtaking_s:
-                return
+            else:
+                self.is_short_of_blocks = True
+                if now - sequence.submitted_at >= self._limits.max_overtaking_s:
+                    return
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)

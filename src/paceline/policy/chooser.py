@@ -68,7 +68,8 @@ def choose(planner: StepPlanner, view: StepView, wanted: Sequence[Wanted], gain:
         if length is not Length.ENOUGH:
             continue
         is_short[one.track.name] = False
-        arms = planner.arms(one)
+        # One that has to read a long text first stands in nobody's way if that is not worth it for itself.
+        arms = [arm for arm in planner.arms(one) if not arm.is_too_late]
         if arms:
             able.append(index)
             ways.append(arms)

@@ -29,6 +29,7 @@ SHAPE_SD = 0.10
 SHAPE_LENGTH = 0.35
 """Distance in log2(rows) at which two errors of the shape have little to do with each other."""
 SPEED_SD = 0.30
+GUESSED_SPEED_SD, GUESSED_SHAPE_SD, GUESSED_SHAPE_LENGTH = 2.0, 0.25, 1.0
 WALK_SD = 0.02
 """What the machine's speed changes by from one step to the next."""
 FORGETTING = 2e-4
@@ -135,16 +136,18 @@ class OnlineCurve:
 
     Args:
         curve: the calibration, or a guess.
-        shape_sd: how far off its shape may be, in logarithms; much for a guess.
+        is_guess: whether nothing was measured: its level may be anything, and its shape is less sure.
     """
 
-    def __init__(self, curve: CostCurve, shape_sd: float = SHAPE_SD) -> None:
+    def __init__(self, curve: CostCurve, *, is_guess: bool = False) -> None:
         self.curve = curve
+        self._speed_sd = GUESSED_SPEED_SD if is_guess else SPEED_SD
+        shape_sd, length = (GUESSED_SHAPE_SD, GUESSED_SHAPE_LENGTH) if is_guess else (SHAPE_SD, SHAPE_LENGTH)
         distance = np.log2(GRID)[:, None] - np.log2(GRID)[None, :]
-        prior = shape_sd**2 * np.exp(-0.5 * (distance / SHAPE_LENGTH) ** 2)
+        prior = shape_sd**2 * np.exp(-0.5 * (distance / length) ** 2)
         size = len(GRID) + 1
         self._prior = np.zeros((size, size))
-        self._prior[0, 0] = SPEED_SD**2
+        self._prior[0, 0] = self._speed_sd**2
         self._prior[1:, 1:] = prior
         self._covariance = self._prior.copy()
         self._state = np.zeros(size)
@@ -166,6 +169,12 @@ class OnlineCurve:
     def median_error(self) -> float | None:
         """Median of |predicted / measured - 1| over the latest passes; none before the first."""
         return float(np.median(self.errors)) if self.errors else None
+
+    def follow(self, other: OnlineCurve) -> None:
+        """Take another curve's speed for this one's, which nothing was seen of yet."""
+        if not self.num_observed:
+            self._state[0] = other._state[0]
+            self._is_stale = True
 
     def table(self) -> np.ndarray:
         """Return corrected base seconds at 0 .. MAX_ROWS rows; to be read, not changed."""
@@ -228,7 +237,7 @@ class OnlineCurve:
             covariance *= kept
             covariance += (1 - kept) * self._prior
             self._state[1:] *= kept
-        covariance[0, 0] = min(covariance[0, 0] + WALK_SD**2, SPEED_SD**2)
+        covariance[0, 0] = min(covariance[0, 0] + WALK_SD**2, self._speed_sd**2)
         spread = covariance @ design
         innovation = observed - float(self._state @ design)
         self.errors.append(abs(math.expm1(-max(-20.0, min(20.0, innovation)))))

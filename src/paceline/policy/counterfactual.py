@@ -23,9 +23,12 @@ from paceline.policy.ledger import Ledger
 MEMORY_STEPS = 1500.0
 WINDOW_STEPS = 8
 """Few enough that a draft model catches up in one pass."""
+SIDE_STEPS = 32
+"""Most steps of a window beside it: these cost nothing, and their tokens are what varies."""
 NUM_WINDOWS = 48
 CHECKED_WITHIN = 0.05
-CONTROL_SHARE = 0.005
+"""Half the width of the interval, as a share of the figure."""
+CONTROL_SHARE = 0.01
 """Of the time that control windows may cost."""
 LEAST_BETWEEN = 120
 """Steps between two control windows, until the figure is checked; then ten times as many."""
@@ -49,7 +52,9 @@ class SpeedupFigure:
     @property
     def is_checked(self) -> bool:
         """Whether control windows bear it out to within five points."""
-        return self.low is not None and self.high is not None and (self.high - self.low) / 2 <= CHECKED_WITHIN
+        if self.low is None or self.high is None:
+            return False
+        return (self.high - self.low) / 2 <= CHECKED_WITHIN * math.sqrt(self.low * self.high)
 
     @property
     def measured(self) -> float | None:
@@ -194,7 +199,7 @@ class ControlWindows:
         if self._phase == "before":
             if not is_plain:
                 self._before.add(batch, seconds, routes)
-                self._before.fade(self._length)
+                self._before.fade(SIDE_STEPS)
         elif self._phase == "control":
             self._add_control(batch, seconds, routes, is_plain=is_plain)
         elif batch != self._control.batch:
@@ -203,13 +208,15 @@ class ControlWindows:
             self._skipped += 1  # the draft model catches up, which no other step has to
         else:
             self._after.add(batch, seconds, routes)
-            if self._after.num_steps >= self._length:
+            if self._after.num_steps >= SIDE_STEPS:
                 return self._complete()
         return {}
 
     def _add_control(
         self, batch: int, seconds: float, routes: Mapping[str, tuple[int, int]], *, is_plain: bool
     ) -> None:
+        if not is_plain and not self._control.num_steps:
+            return  # the step in which the window was opened was planned before
         if batch != self._control.batch or not is_plain:
             # The batch has changed: what there is may do, if it is not too little.
             self._phase = "after" if self._control.num_steps >= self._length // 2 else "before"

@@ -54,6 +54,8 @@ class StepView(NamedTuple):
     num_blocks_of_drafts: int = 0
     num_preemptions: int = 0
     """Since the engine began."""
+    is_short_of_blocks: bool = False
+    """Whether a request was kept waiting for blocks in the last step."""
 
 
 class DraftChoice(NamedTuple):

@@ -13,7 +13,7 @@ from paceline.policy.interface import StepView
 from paceline.policy.profile import Prices
 from paceline.policy.states import Situation
 from paceline.policy.step_costs import StepCosts
-from paceline.policy.step_planner import LEAST_GAIN
+from paceline.policy.step_planner import LEAST_GAIN, SUFFIX
 from paceline.policy.tracks import RouteTrack
 
 TYPICAL_LENGTH = 3
@@ -106,7 +106,7 @@ def describe(
     of_route = max(1, sum(s.route == track.name for s in view.sequences) or sequences)
     plain_price = sequences / costs.plain_s(sequences, context)
     around = Surroundings(sequences, of_route, context, other_rows, max(price, plain_price))
-    model = main_model(track)
+    model = None if track.source == SUFFIX else main_model(track)
     lengths = range(1, min(track.settings.most_drafts, 8) + 1)
     # Per sequence of the route, in tokens: what drafting takes away from everybody, and one token as before.
     dear = around.price / (of_route * track.settings.weight)
@@ -114,7 +114,7 @@ def describe(
     ratios = {length: 1 + dear * seconds for length, (seconds, _) in added.items()}
     typical = min(_usual_length(track), max(lengths))
     more, before = added[typical]
-    source = acceptance.of(track.name, model or "suffix")
+    source = acceptance.of(track.name, model or SUFFIX)
     return Situation(
         concurrency=sequences,
         of_route=of_route,
@@ -131,19 +131,20 @@ def describe(
 def pays_alone(track: RouteTrack, view: StepView, costs: StepCosts, acceptance: Acceptance) -> bool:
     """Whether one sequence of the route by itself would gain by drafting."""
     context = float(np.mean([s.num_context_tokens for s in view.sequences])) if view.sequences else 0.0
-    most, weight, model = track.settings.most_drafts, track.settings.weight, main_model(track)
+    most, weight = track.settings.most_drafts, track.settings.weight
+    model = None if track.source == SUFFIX else main_model(track)
     verify = costs.verify_table(1, context, 1, most + 1)
     draft = costs.draft(model or "model").table()[:3]
     price = weight / float(verify[0])
     few = min(3, most)
     prices = Prices(price * max(0.0, float(verify[few] - verify[0])) / few, price * float(draft[1]))
-    profile = acceptance.of(track.name, model or "suffix").replay.profile(most, weight, prices)
+    profile = acceptance.of(track.name, model or SUFFIX).replay.profile(most, weight, prices)
     return best_lengths([Candidate(profile)], weight, verify, draft).speedup >= 1 + LEAST_GAIN
 
 
 def main_model(track: RouteTrack) -> str | None:
     """Return the draft model that a route may use; none if it only looks up."""
-    models = [name for name in track.settings.drafters if name != "suffix"]
+    models = [name for name in track.settings.drafters if name != SUFFIX]
     return None if not models else "model" if models[0] == "mixed" else models[0]
 
 

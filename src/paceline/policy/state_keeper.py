@@ -11,9 +11,10 @@ from paceline.policy.chooser import SHADOW_STEPS, Outcome
 from paceline.policy.decision_log import DecisionLog
 from paceline.policy.interface import StepView
 from paceline.policy.routes import RouteSettings, Speculation
-from paceline.policy.situation import describe, pays_alone
+from paceline.policy.situation import describe, main_model, pays_alone
 from paceline.policy.states import Decision, EventKind, PauseReason, RouteState, Situation, state_word
 from paceline.policy.step_costs import StepCosts
+from paceline.policy.step_planner import SUFFIX
 from paceline.policy.tracks import RouteTrack
 from paceline.policy.transitions import MemoryWatch, note_wish, wants_pause, wants_resume
 
@@ -39,8 +40,7 @@ class StateKeeper:
         """Pause or resume a route for the sake of KV memory."""
         self._memory.look(view)
         auto = [track for track in tracks if track.settings.speculation is Speculation.AUTO]
-        drafts_hold = view.num_blocks_of_drafts > 0
-        if (track := self._memory.to_pause(auto, step, drafts_hold=drafts_hold)) is not None:
+        if (track := self._memory.to_pause(auto, step)) is not None:
             self._pause(track, view, step, PauseReason.MEMORY)
         elif (track := self._memory.to_resume(auto, step)) is not None:
             self._resume(track, view, step)
@@ -53,6 +53,8 @@ class StateKeeper:
             if track.settings.speculation is not Speculation.AUTO:
                 continue
             track.speedup = wish.speedup
+            if wish.arm is not None:
+                track.source = SUFFIX if wish.arm.drafter == SUFFIX else main_model(track)
             for _ in range(SHADOW_STEPS if track.is_paused else 1):
                 note_wish(track, wish.would_draft, is_short=wish.is_short)
             if wants_pause(track, step):

@@ -17,7 +17,6 @@ SCHEMA = 1
 GUESSED_TARGET = CostCurve.of({1: 0.05, 4: 0.055, 8: 0.075, 16: 0.12, 64: 0.4})
 GUESSED_DRAFT = CostCurve.of({1: 0.01, 4: 0.011, 8: 0.015, 16: 0.024, 64: 0.08})
 """Where nothing was calibrated: a machine that waits for memory up to a few rows. Steps soon say better."""
-GUESSED_SHAPE_SD = 0.4
 LOOKUP_S = 50e-6
 PREFILL_ROWS = 128
 """Rows of a draft model's pass over a prompt."""
@@ -108,9 +107,10 @@ class StepCosts:
     def __init__(self, calibrated: CalibratedCosts | None = None) -> None:
         self.is_guess = calibrated is None
         self.calibrated = calibrated or CalibratedCosts(GUESSED_TARGET, {"model": GUESSED_DRAFT})
-        sd = {"shape_sd": GUESSED_SHAPE_SD} if self.is_guess else {}
-        self.target = OnlineCurve(self.calibrated.target, **sd)
-        self.drafts = {name: OnlineCurve(curve, **sd) for name, curve in self.calibrated.drafts.items()}
+        self.target = OnlineCurve(self.calibrated.target, is_guess=self.is_guess)
+        self.drafts = {
+            name: OnlineCurve(curve, is_guess=self.is_guess) for name, curve in self.calibrated.drafts.items()
+        }
         self._overhead = _Line(0.0, 0.0)
         self.lookup_s = LOOKUP_S
         """Seconds of looking one sequence up for a suffix match."""
@@ -120,7 +120,7 @@ class StepCosts:
     def draft(self, name: str) -> OnlineCurve:
         """Return the curve of a drafter's forward passes."""
         if name not in self.drafts:
-            self.drafts[name] = OnlineCurve(GUESSED_DRAFT, GUESSED_SHAPE_SD)
+            self.drafts[name] = OnlineCurve(GUESSED_DRAFT, is_guess=True)
         return self.drafts[name]
 
     def plain_s(self, sequences: int, context: float, prompt_rows: int = 0) -> float:
@@ -161,6 +161,10 @@ class StepCosts:
                 del self.errors[:-512]
             self._overhead.observe(rows, record.plan_s + record.commit_s)
         self.target.observe([(rows, len(parts), context)], record.verify_s)
+        if self.is_guess:
+            # Of a machine that is not known, the draft model's speed is told first by the target's.
+            for curve in self.drafts.values():
+                curve.follow(self.target)
         if record.draft_rows:
             self.draft(draft_name).observe([(n, 1, 0.0) for n in record.draft_rows], record.draft_s)
         elif record.draft_s > 0:

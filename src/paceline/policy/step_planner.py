@@ -22,7 +22,7 @@ CATCH_UP_FREE = 8
 PROFILE_STEPS = 8
 """Steps after which a profile is computed anew, or earlier where prices moved."""
 PRICE_CHANGE = 0.15
-LEAST_GAIN = 0.01
+LEAST_GAIN = 0.02
 """Goodput that drafting must add before it is done, if all sequences draft: estimates are no better than
 that."""
 
@@ -37,6 +37,8 @@ class Arm(NamedTuple):
     """What it is worth in a step beyond its cost, at the prices of the last one."""
     model_value: float
     """The same of asking the draft model, whatever the arm."""
+    is_too_late: bool = False
+    """Whether the draft model would have to read a long text first, and that is not worth it any more."""
 
 
 class Wanted(NamedTuple):
@@ -83,17 +85,16 @@ class StepPlanner:
         self.draft = curve.table()[: max(num_wanted, 1) + 2]
         if not self._price:
             self._price = self.num_sequences / float(self.verify_alone[0])
-            few = min(3, len(self.verify_alone) - 1)
-            self._row_s = max(0.0, float(self.verify_alone[few] - self.verify_alone[0]) / few)
-        share = float(self.draft[min(max(num_wanted, 1), len(self.draft) - 1)]) / max(num_wanted, 1)
-        self.prices = Prices(self._price * self._row_s, self._price * share)
+            self._row_s = _row_seconds(self.verify_alone, 0.0)
+        last = min(max(num_wanted, 1), len(self.draft) - 1)
+        row, share_s = self._price * self._row_s, float(self.draft[last]) / max(num_wanted, 1)
+        self.prices = Prices(row, self._price * share_s)
+        # What a sequence adds to a pass that others make anyway.
+        self._riding = Prices(row, self._price * max(0.0, float(self.draft[last] - self.draft[last - 1])))
 
     def end(self, choice: Choice) -> None:
         """Take over the prices that follow from a step's best lengths."""
-        table = self.verify_alone
-        rows = min(max(choice.rows, 1.0), len(table) - 1.0)
-        high = int(np.ceil(rows))
-        row_s = max(0.0, float(table[high] - table[0]) / high)
+        row_s = _row_seconds(self.verify_alone, choice.rows)
         # From the last step alone prices might swing between two answers; their mean settles.
         self._price += 0.5 * (choice.price - self._price)
         self._row_s += 0.5 * (row_s - self._row_s)
@@ -120,7 +121,8 @@ class StepPlanner:
             cut = _cut(profile, most)
             start_s = self._start_s(name, view, track, float(cut.gain.sum()))
             value = cut.value(self.prices) - self._price * start_s
-            arm = Arm(name, cut, start_s, value, value)
+            is_too_late = start_s > 0 and cut.value(self._riding) <= self._price * start_s
+            arm = Arm(name, cut, start_s, value, value, is_too_late)
             best_model = arm if best_model is None or value > best_model.value else best_model
             if name in here:
                 found.append(arm)
@@ -134,7 +136,7 @@ class StepPlanner:
             cut = _cut(self._profile(track, MIXED), most)
             start_s = best_model.start_s + self._costs.lookup_s
             value = cut.value(self.prices) - self._price * start_s
-            found.append(Arm(MIXED, cut, start_s, value, model_value))
+            found.append(Arm(MIXED, cut, start_s, value, model_value, best_model.is_too_late))
         return sorted(found, key=lambda arm: -arm.value)
 
     def choose(self, arms: Sequence[Arm], plain_gain: float, price: float | None = None) -> Choice:
@@ -192,6 +194,17 @@ class StepPlanner:
     def forget_profile(self, track: RouteTrack) -> None:
         """Compute a route's profiles anew in the next step."""
         track.profiles.clear()
+
+
+def _row_seconds(table: np.ndarray, rows: float) -> float:
+    """Return the mean seconds of a draft row, for as many as there are now or the number at which it is
+    least.
+
+    The least, so that a bump among the first few rows does not hide what lies behind it: it is the search
+    that settles what rows really cost."""
+    first = min(max(1, int(rows)), len(table) - 1)
+    counts = np.arange(first, len(table))
+    return max(0.0, float(((table[first:] - table[0]) / counts).min()))
 
 
 def _cut(profile: Profile, most: int) -> Profile:

@@ -38,6 +38,8 @@ class RouteTrack:
     """Share of the last steps in which drafting was worth it, smoothed."""
     shortness: float = 0.0
     """Share in which only the length of its answers spoke against it, smoothed."""
+    source: str | None = None
+    """Where its drafts mostly come from: "suffix", or a draft model; none before any was considered."""
     situation: Situation | None = None
     """When the present state was entered."""
     lengths: OutputLengths = field(default_factory=OutputLengths)

@@ -19,8 +19,9 @@ PAUSE_BELOW = 0.25
 RESUME_ABOVE = 0.75
 PRESSURE_RATE = 0.25
 CALM_STEPS = 20
-FULL_SHARE = 0.92
-"""Of the KV blocks: from here on waiting requests count as kept out by them."""
+HELD_STEPS = 40
+"""Steps for which drafts count as holders after they held blocks last: they are had back before anyone
+waits."""
 CALM_SHARE = 0.75
 """Below this a route may have its draft KV back."""
 
@@ -51,6 +52,7 @@ class MemoryWatch:
     def __init__(self) -> None:
         self._pressure = 0.0
         self._num_calm = 0
+        self._since_held = HELD_STEPS
         self._num_preemptions = 0
         self._acted_at_step = -10_000
 
@@ -59,12 +61,14 @@ class MemoryWatch:
         was_preempted = view.num_preemptions > self._num_preemptions
         self._num_preemptions = view.num_preemptions
         share = view.num_blocks_used / view.num_blocks if view.num_blocks else 0.0
-        is_short = was_preempted or (view.num_waiting > 0 and share >= FULL_SHARE)
+        is_short = was_preempted or view.is_short_of_blocks
+        self._since_held = 0 if view.num_blocks_of_drafts else self._since_held + 1
         self._pressure += PRESSURE_RATE * (is_short - self._pressure)
         self._num_calm = self._num_calm + 1 if not is_short and share <= CALM_SHARE else 0
 
-    def to_pause(self, tracks: Iterable[RouteTrack], step: int, *, drafts_hold: bool) -> RouteTrack | None:
+    def to_pause(self, tracks: Iterable[RouteTrack], step: int) -> RouteTrack | None:
         """Return the route of least weight that should give its draft KV back now; none if none should."""
+        drafts_hold = self._since_held < HELD_STEPS
         if self._pressure < 0.5 or not drafts_hold or step - self._acted_at_step < DWELL_STEPS:
             return None
         able = [

@@ -147,8 +147,10 @@ class Simulator:
         self._number += 1
 
     def _admit(self) -> None:
+        self._is_short_of_blocks = False
         while self._waiting and len(self._running) < self.machine.max_num_seqs:
             if not self._memory.admit(self._waiting[0], self._running):
+                self._is_short_of_blocks = True
                 return
             self._running.append(self._waiting.pop(0))
 
@@ -207,6 +209,7 @@ class Simulator:
                 memory.num_used(self._running),
                 memory.num_of_drafts(self._running),
                 memory.num_preemptions,
+                self._is_short_of_blocks,
             )
         )
         for sequence, choice in zip(decoding, plan.choices, strict=True):
@@ -377,7 +380,8 @@ class Simulator:
                 number=self._num_steps, began_at=began, plan_s=0.0, draft_s=draft_s, verify_s=verify_s,
                 commit_s=self.machine.overhead_s, sequences=tuple(parts), num_running=len(self._running),
                 num_waiting=len(self._waiting), num_preemptions=self._memory.num_preemptions,
-                num_kv_blocks=self._memory.num_blocks, num_kv_blocks_used=self._memory.num_used(self._running),
+                num_kv_blocks=self._memory.num_blocks,
+                num_kv_blocks_used=self._memory.num_used(self._running),
                 draft_rows=draft_rows,
             )
         )  # fmt: skip
@@ -417,6 +421,8 @@ def _result(sequence: SimulatedSequence, now: float) -> GenerationResult:
     return GenerationResult(
         id=f"r{sequence.number}", route=sequence.route.name, text="", token_ids=(),
         finish_reason=FinishReason.STOP, usage=Usage(sequence.route.prompt_tokens, sequence.num_output),
-        speculation=SpeculationStats(None, num_drafted=sequence.num_drafted, num_accepted=sequence.num_accepted),
+        speculation=SpeculationStats(
+            None, num_drafted=sequence.num_drafted, num_accepted=sequence.num_accepted
+        ),
         timing=Timing(first - sequence.submitted_at, now - first, 0.0, 0.0, sequence.num_output - 1), seed=0,
     )  # fmt: skip

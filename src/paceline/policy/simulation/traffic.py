@@ -12,6 +12,7 @@ import numpy as np
 
 from paceline.records import SpeculationParams
 
+UNCAPPED = 1 << 20
 AUTO = SpeculationParams(enabled="auto")
 
 
@@ -118,7 +119,7 @@ class SimulatedSequence:
     @property
     def most_drafts(self) -> int:
         """Drafts beyond this could not be used."""
-        cap = self.route.max_tokens or 4096
+        cap = self.route.max_tokens or UNCAPPED
         return max(0, cap - self.num_output - 1)
 
     def drafts(self, source: str, process: AcceptanceProcess, most: int) -> tuple[list[float], list[bool]]:
