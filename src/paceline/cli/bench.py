@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.bench_load import load
+from paceline.cli.bench_regret import regret
 from paceline.cli.output import print_fields, print_json, print_table
 from paceline.errors import ConfigError
 
@@ -23,6 +24,7 @@ def bench() -> None:
 
 
 bench.add_command(load)
+bench.add_command(regret)
 
 
 @bench.command(name="step-cost")

@@ -37,7 +37,7 @@ WARM_UP_TOKENS = 8
 @click.option("--concurrency", default="1,2,4,8,16", show_default=True, metavar="N,N,...",
               help="Clients, each with one request at a time.")  # fmt: skip
 @click.option("--speculation", default="off,on:3", show_default=True, metavar="M,M,...",
-              help="off, or on:K, or on:K:DRAFTER with K drafts from model, suffix or mixed.")  # fmt: skip
+              help="off, auto, on:K, or on:K:DRAFTER with K drafts from model, suffix or mixed.")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, metavar="N")
 @click.option("--temperature", type=float, default=0.0, show_default="0, greedy", metavar="X")
 @click.option("--top-p", type=float, default=1.0, show_default=True, metavar="X")
@@ -66,19 +66,22 @@ def load(**options: Any) -> None:
     from paceline.llm import LLM
     from paceline.measure.load import LoadLoop
 
-    groups = _groups(options)
-    concurrencies = _concurrencies(options["concurrency"])
+    groups = read_groups(options)
+    concurrencies = parse_concurrencies(options["concurrency"])
     modes = _modes(options)
     err = Console(stderr=True)
-    _warn_of_idle_clients(err, groups, concurrencies)
+    warn_of_idle_clients(err, groups, concurrencies)
     settings = _settings(options, modes, max(concurrencies))
-    with err.status(f"loading {settings.target}" + (f" and {settings.draft}" if settings.draft else "")):
-        llm = LLM.from_settings(settings)
+    what = f"loading {settings.target}" + (f" and {settings.draft}" if settings.draft else "")
+    with err.status(what) as status:
+        llm = LLM.from_settings(
+            settings, lambda share, text: status.update(f"measuring step costs: {text}, {share:.0%}")
+        )
     with llm:
-        prepared = {name: _prepare(llm, requests, options) for name, requests in groups.items()}
+        prepared = {name: prepare_requests(llm, requests, options) for name, requests in groups.items()}
         num_answers = sum(map(len, prepared.values())) * len(concurrencies) * len(modes)
         cells: list[LoadCell] = []
-        with _progress(err, num_answers) as progress:
+        with answers_progress(err, num_answers) as progress:
             loop = LoadLoop(llm.loaded.engine, lambda: progress.advance(progress.task_ids[0]))
             progress.update(progress.task_ids[0], description="warming up")
             loop.warm_up(next(iter(prepared.values()))[0], modes, WARM_UP_TOKENS)
@@ -92,7 +95,7 @@ def load(**options: Any) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _groups(options: dict[str, Any]) -> dict[str | None, list[InputRequest]]:
+def read_groups(options: dict[str, Any]) -> dict[str | None, list[InputRequest]]:
     """Return the requests of each cell's group: by route, or all in turns."""
     from paceline.measure.load import MIXED
 
@@ -119,7 +122,8 @@ def _in_turns(groups: Sequence[Sequence[InputRequest]]) -> Iterator[InputRequest
             yield from group[place : place + 1]
 
 
-def _concurrencies(text: str) -> list[int]:
+def parse_concurrencies(text: str) -> list[int]:
+    """Return the numbers of a list such as "1,4,16"; ConfigError if it is none."""
     words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if word.isdecimal()]
     if len(numbers) < len(words) or min(numbers) < 1 or len(set(numbers)) < len(numbers):
@@ -144,8 +148,9 @@ def _settings(options: dict[str, Any], modes: Sequence[Mode], max_num_seqs: int)
 
     names = ("target", "device", "kernels", "weights", "draft_weights", "draft_vocab")
     optional = ("context_length", "kv_memory", "threads")
-    needs_model = any(mode.drafter in ("model", "mixed") for mode in modes)
+    needs_model = any(mode.drafter in ("model", "mixed") or mode.is_auto for mode in modes)
     return EngineSettings(
+        speculation="auto" if any(mode.is_auto for mode in modes) else True,
         draft=options["draft"] if needs_model else None,
         max_num_seqs=max_num_seqs,
         **{name: options[name] for name in names},
@@ -153,7 +158,10 @@ def _settings(options: dict[str, Any], modes: Sequence[Mode], max_num_seqs: int)
     )
 
 
-def _prepare(llm: LLM, requests: Sequence[InputRequest], options: dict[str, Any]) -> list[LoadRequest]:
+def prepare_requests(
+    llm: LLM, requests: Sequence[InputRequest], options: dict[str, Any]
+) -> list[LoadRequest]:
+    """Return requests ready to be submitted, with a seed each."""
     from paceline.measure.load import LoadRequest
     from paceline.records import SamplingParams
 
@@ -176,9 +184,10 @@ def _prepare(llm: LLM, requests: Sequence[InputRequest], options: dict[str, Any]
     return prepared
 
 
-def _warn_of_idle_clients(
+def warn_of_idle_clients(
     err: Console, groups: Mapping[str | None, Sequence[InputRequest]], concurrencies: Sequence[int]
 ) -> None:
+    """Say on stderr where there are fewer requests than clients."""
     for name, requests in groups.items():
         if len(requests) < max(concurrencies):
             err.print(
@@ -188,7 +197,8 @@ def _warn_of_idle_clients(
 
 
 @contextmanager
-def _progress(err: Console, total: int) -> Iterator[Progress]:
+def answers_progress(err: Console, total: int) -> Iterator[Progress]:
+    """Show how many of so many answers are there."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         progress.add_task("answers", total=total)

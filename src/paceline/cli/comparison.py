@@ -81,7 +81,7 @@ def summary_json(runs: dict[str, Sequence[GenerationResult]]) -> dict[str, Any]:
     """Return the last line of `paceline generate --json`."""
     summary: dict[str, Any] = {mode: ModeSummary.of(results).to_json() for mode, results in runs.items()}
     if len(runs) == 2:
-        comparison = Comparison(tuple(runs["off"]), tuple(runs["on"]))
+        comparison = Comparison(*(tuple(results) for results in runs.values()))
         summary["ratio"] = comparison.ratio
         summary["num_identical"] = comparison.num_identical
         summary["num_outputs"] = len(comparison.off)

@@ -17,6 +17,8 @@ from paceline.config.engine import EngineSettings
 from paceline.errors import ConfigError
 from paceline.llm import LLM
 from paceline.parameters import StructuredOutput
+from paceline.policy.controller import SpeculationPolicy
+from paceline.policy.reports import RouteReport
 from paceline.records import (
     FinishReason,
     GenerationResult,
@@ -53,9 +55,16 @@ class PreparedRequest:
     type=click.Choice(["model", "suffix", "mixed", "none"]),
     help="What proposes tokens.  [default: model with --draft, else none]",
 )
-@click.option("--draft-length", type=int, metavar="K", help="Tokens proposed in each step.  [default: 4]")
 @click.option(
-    "--speculation", type=click.Choice(["on", "off"]), help="[default: on, where there is a drafter]"
+    "--draft-length",
+    type=int,
+    metavar="K",
+    help="Tokens proposed in each step; with auto, the most of them.  [default: 4; 8 with auto]",
+)
+@click.option(
+    "--speculation",
+    type=click.Choice(["on", "off", "auto"]),
+    help="auto: where it pays, by what is measured.  [default: on, where there is a drafter]",
 )
 @click.option(
     "--verification",
@@ -147,14 +156,16 @@ def generate(**options: Any) -> None:
     modes = _modes(options, settings)
     settings = _without_idle_draft(settings, modes)
     printer = Printer(as_json=options["as_json"], modes=modes, num_answers=len(requests) * sampling.n)
-    with printer.loading(settings.target, settings.draft):
-        llm = LLM.from_settings(settings)
+    with printer.loading(settings.target, settings.draft) as on_progress:
+        llm = LLM.from_settings(settings, on_progress)
     with llm:
         prepared = [_prepare(llm, request, sampling) for request in requests]
         if len(modes) > 1:
             warm_up(llm, prepared[0], modes)
         runs = {mode: run_mode(llm, prepared, mode, printer) for mode in modes}
-    _finish(runs, settings, printer)
+        policy = llm.loaded.engine.policy
+        reports = policy.reports() if isinstance(policy, SpeculationPolicy) else {}
+    _finish(runs, settings, printer, list(reports.values()))
 
 
 def _requests(options: dict[str, Any]) -> list[InputRequest]:
@@ -180,11 +191,13 @@ def _settings(options: dict[str, Any]) -> EngineSettings:
         for name in ("draft_length", "context_length", "kv_memory", "threads")
         if options[name] is not None
     }
+    if options["speculation"] == "auto" and "draft_length" in optional:
+        optional["max_draft_length"] = optional.pop("draft_length")
     settings = EngineSettings(
         target=options["target"],
         draft=options["draft"],
         drafter=options["drafter"],
-        speculation=options["speculation"] != "off",
+        speculation={"off": False, "auto": "auto"}.get(options["speculation"] or "on", True),
         verification=options["verification"],
         max_num_seqs=options["concurrency"],
         device=options["device"],
@@ -220,12 +233,14 @@ def _modes(options: dict[str, Any], settings: EngineSettings) -> tuple[str, ...]
                 expected="one of them: a comparison runs without speculation, then with it",
                 remedy="Leave --speculation out",
             )
-        return ("off", "on")
+        return ("off", "auto" if options["speculation"] == "auto" else "on")
+    if settings.speculation == "auto":
+        return ("auto",)
     return ("on",) if settings.speculation_params.enabled else ("off",)
 
 
 def _without_idle_draft(settings: EngineSettings, modes: tuple[str, ...]) -> EngineSettings:
-    if "on" in modes or settings.effective_drafter not in ("model", "mixed"):
+    if modes[-1] != "off" or settings.effective_drafter not in ("model", "mixed"):
         return settings
     log.warning("the draft model %s is not loaded: speculation is off", settings.draft)
     return settings.model_copy(update={"draft": None, "drafter": None})
@@ -274,7 +289,9 @@ def warm_up(llm: LLM, request: PreparedRequest, modes: Sequence[str]) -> None:
 
 
 def _speculation(llm: LLM, mode: str) -> SpeculationParams:
-    return llm.settings.speculation_params.model_copy(update={"enabled": mode == "on"})
+    return llm.settings.speculation_params.model_copy(
+        update={"enabled": {"on": True, "auto": "auto"}.get(mode, False)}
+    )
 
 
 def run_mode(
@@ -313,13 +330,16 @@ def _in_order(
 
 
 def _finish(
-    runs: dict[str, tuple[GenerationResult, ...]], settings: EngineSettings, printer: Printer
+    runs: dict[str, tuple[GenerationResult, ...]],
+    settings: EngineSettings,
+    printer: Printer,
+    reports: Sequence[RouteReport],
 ) -> None:
-    printer.summary(runs, settings)
+    printer.summary(runs, settings, reports)
     failed = [r for results in runs.values() for r in results if r.finish_reason is FinishReason.ERROR]
     if failed and failed[0].error is not None:
         raise failed[0].error
     if len(runs) == 2 and settings.verification is Verification.COUPLED:
-        comparison = Comparison(runs["off"], runs["on"])
+        comparison = Comparison(*runs.values())
         if comparison.num_identical < len(comparison.off):
             raise click.exceptions.Exit(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import click
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from paceline.cli.comparison import Comparison, ModeSummary, summary_json
 from paceline.config.engine import EngineSettings
+from paceline.policy.reports import RouteReport
 from paceline.records import GenerationResult, StreamChunk, Verification
 
 
@@ -31,11 +32,11 @@ class Printer:
         self._progress: Progress | None = None
 
     @contextmanager
-    def loading(self, target: str, draft: str | None) -> Iterator[None]:
-        """Show that models are being loaded."""
+    def loading(self, target: str, draft: str | None) -> Iterator[Callable[[float, str], None]]:
+        """Show that models are being loaded, and what is measured of them."""
         names = target if draft is None else f"{target} and {draft}"
-        with self._err.status(f"loading {names}"):
-            yield
+        with self._err.status(f"loading {names}") as status:
+            yield lambda share, text: status.update(f"measuring step costs: {text}, {share:.0%}")
 
     @contextmanager
     def mode(self, mode: str) -> Iterator[None]:
@@ -72,16 +73,25 @@ class Printer:
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=len(finished))
 
-    def summary(self, runs: Mapping[str, Sequence[GenerationResult]], settings: EngineSettings) -> None:
-        """Print what the answers add up to."""
+    def summary(
+        self,
+        runs: Mapping[str, Sequence[GenerationResult]],
+        settings: EngineSettings,
+        reports: Sequence[RouteReport] = (),
+    ) -> None:
+        """Print what the answers add up to, and what the policy makes of them where there is one."""
         if self._as_json:
-            click.echo(json.dumps(summary_json(dict(runs))))
+            policy = {"policy": [report.to_json() for report in reports]} if reports else {}
+            click.echo(json.dumps({**summary_json(dict(runs)), **policy}))
             return
         console = Console()
         console.print(_table(runs, settings), highlight=False)
         if len(runs) == 2:
-            for line in _verdict(Comparison(tuple(runs["off"]), tuple(runs["on"])), settings):
+            off, other = runs
+            for line in _verdict(Comparison(tuple(runs[off]), tuple(runs[other])), settings, other):
                 click.echo(line)
+        for report in reports:
+            click.echo(_policy_line(report))
 
     @property
     def _is_streaming(self) -> bool:
@@ -124,10 +134,17 @@ def _table(runs: Mapping[str, Sequence[GenerationResult]], settings: EngineSetti
     return table
 
 
-def _verdict(comparison: Comparison, settings: EngineSettings) -> Iterator[str]:
+def _policy_line(report: RouteReport) -> str:
+    estimate = report.speedup.estimate
+    gain = "" if estimate is None else f"; {estimate:.2f}x of plain decoding by step costs"
+    note = f" ({report.note})" if report.note and estimate is not None else ""
+    return f"policy, {report.name}: {report.sentence}{gain}{note}"
+
+
+def _verdict(comparison: Comparison, settings: EngineSettings, mode: str) -> Iterator[str]:
     yield f"outputs identical: {comparison.num_identical} of {len(comparison.off)}"
     if comparison.ratio is not None:
-        yield f"speed, on / off: {comparison.ratio:.2f}x"
+        yield f"speed, {mode} / off: {comparison.ratio:.2f}x"
     if settings.verification is Verification.REJECTION:
         yield "rejection verification keeps the distribution of sampled outputs, not their bytes"
     elif comparison.num_identical < len(comparison.off):

@@ -17,6 +17,7 @@ from paceline.errors import ConfigError, GenerationError, ModelNotFoundError, Pa
 
 COMMANDS: Mapping[str, str] = {
     "bench": "Measure what this machine makes of a model.",
+    "calibrate": "Measure what steps of a pair of models cost, for the policy.",
     "generate": "Answer prompts, with or without speculation, or both side by side.",
     "models": "Fetch, list and inspect models.",
 }

@@ -178,11 +178,8 @@ class EngineSettings(BaseModel):
     def speculation_params(self) -> SpeculationParams:
         """The defaults of a request."""
         drafter = self.effective_drafter
-        if self.speculation == "auto":
-            return SpeculationParams(
-                enabled="auto", drafter=self.drafter if self.drafter != "none" else None,
-                verification=self.verification,
-            )  # fmt: skip
+        if self.speculation == "auto" and self.drafter != "none":
+            return SpeculationParams(enabled="auto", drafter=self.drafter, verification=self.verification)
         return SpeculationParams(
             enabled=self.speculation and drafter is not None,
             drafter=drafter,

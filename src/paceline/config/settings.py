@@ -55,7 +55,8 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """
     source = os.environ if environ is None else environ
     for name in source:
-        if name.startswith(PREFIX) and name not in VARIABLES:
+        # With two underscores it is a key of the configuration, which `config.file` reads.
+        if name.startswith(PREFIX) and not name.startswith(PREFIX + "_") and name not in VARIABLES:
             _warn_of_unknown(name)
     return Settings(
         cache=_read_cache(source.get("PACELINE_CACHE")),

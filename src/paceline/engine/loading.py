@@ -59,13 +59,8 @@ def load_engine(settings: EngineSettings, on_progress: Progress = lambda share, 
         ModelError, DownloadError: a model's files cannot be had or used.
         CapacityError: the memory does not hold a single useful sequence.
     """
-    set_num_threads(settings.threads)
-    use_instruction_set(load_settings().isa)
+    target, draft = load_models(settings)
     device = pick_device(settings.device)
-    _check_memory(settings, device)
-    target = load_model(resolve(settings.target), settings.device, _target_options(settings))
-    _check_context(settings, target)
-    draft = _load_draft(settings, target)
     policy = _policy(settings, target, draft, on_progress) if settings.is_adaptive else None
     memory, *draft_memory = allocate_kv(
         [_target_role(settings, target), *([_draft_role(settings, draft)] if draft else [])],
@@ -103,6 +98,20 @@ def load_engine(settings: EngineSettings, on_progress: Progress = lambda share, 
     return LoadedEngine(
         engine, target.tokenizer, target.chat_template, target.name, draft.name if draft else None
     )
+
+
+def load_models(settings: EngineSettings) -> tuple[LoadedModel, LoadedModel | None]:
+    """Load the target, and the draft model if the drafter needs one, and set the threads that compute.
+
+    Raises:
+        ModelError, DownloadError: a model's files cannot be had or used.
+    """
+    set_num_threads(settings.threads)
+    use_instruction_set(load_settings().isa)
+    _check_memory(settings, pick_device(settings.device))
+    target = load_model(resolve(settings.target), settings.device, _target_options(settings))
+    _check_context(settings, target)
+    return target, _load_draft(settings, target)
 
 
 def _policy(

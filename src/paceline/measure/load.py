@@ -80,13 +80,14 @@ class LoadLoop:
         for concurrency in concurrencies:
             off: dict[str, GenerationResult] | None = None
             for mode in sorted(modes, key=lambda mode: not mode.is_off):
-                results, counts = self._run(requests, concurrency, mode)
+                results, counts = self.run(requests, concurrency, mode)
                 off = results if mode.is_off else off
                 yield LoadCell.of(group, concurrency, mode.label, list(results.values()), counts, off)
 
-    def _run(
+    def run(
         self, requests: Sequence[LoadRequest], concurrency: int, mode: Mode
     ) -> tuple[dict[str, GenerationResult], CellCounts]:
+        """Answer all requests once in one mode; return the answers in their order, and what was counted."""
         engine = self._engine
         engine.clear_prefix_cache()
         engine.forget_answers()

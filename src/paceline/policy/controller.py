@@ -11,7 +11,7 @@ from paceline.policy.chooser import Outcome, asks_model, choose, uses_match
 from paceline.policy.counterfactual import ControlWindows
 from paceline.policy.decision_log import DecisionLog
 from paceline.policy.interface import PLAIN, RELEASED, DraftChoice, DraftPlan, SequenceView, StepView
-from paceline.policy.learning import Learner
+from paceline.policy.learning import Learner, ServedTotals
 from paceline.policy.probing import Prober
 from paceline.policy.reports import RouteReport, report
 from paceline.policy.routes import RouteSettings, RouteTable, Speculation, allowed_drafters
@@ -93,6 +93,11 @@ class SpeculationPolicy:
     def on_finish(self, result: GenerationResult) -> None:
         """Learn from an answer that ended."""
         self._learner.on_finish(result)
+
+    @property
+    def totals(self) -> ServedTotals:
+        """Time as it was and as it would have been without drafts, all routes together; to be read."""
+        return self._learner.totals
 
     def set_route(self, name: str, settings: RouteSettings, *, by: str, now: float) -> None:
         """Put a person's settings in force from the next step on, and record it.

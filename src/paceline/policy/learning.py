@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from paceline.policy.acceptance import Acceptance
 from paceline.policy.counterfactual import ControlWindows
@@ -16,6 +17,35 @@ from paceline.step_records import SequenceStep, StepRecord
 
 DRIFT_STEPS = 32
 FADE_STEPS = 1024
+
+
+@dataclass(slots=True)
+class ServedTotals:
+    """Time of all steps in which anybody decoded, and what it would have been without drafts."""
+
+    seconds: float = 0.0
+    plain_seconds: float = 0.0
+    """Estimated from step costs: each step without its drafts, and a part of another one for each token
+    more."""
+    num_steps: int = 0
+
+    def add(self, record: StepRecord, costs: StepCosts) -> None:
+        """Count one step."""
+        decoding = [part for part in record.sequences if part.is_decoding]
+        prompt_rows = sum(part.num_tokens for part in record.sequences if not part.is_decoding)
+        context = float(sum(part.num_context_tokens for part in decoding))
+        batch, num_tokens = len(decoding), sum(part.num_new_tokens for part in decoding)
+        more = max(0, num_tokens - batch) / batch
+        plain_s = costs.plain_s(batch, context)
+        with_prompts = costs.plain_s(batch, context, prompt_rows) if prompt_rows else plain_s
+        is_plain = not any(part.num_drafted for part in decoding) and record.draft_s <= 0
+        self.seconds += record.duration_s
+        self.plain_seconds += record.duration_s if is_plain else with_prompts + more * plain_s
+        self.num_steps += 1
+
+    def copy(self) -> ServedTotals:
+        """Return the sums as they are now."""
+        return replace(self)
 
 
 class Learner:
@@ -35,6 +65,7 @@ class Learner:
         self._track_of = track_of
         self._model = model
         self._num_steps = 0
+        self.totals = ServedTotals()
 
     def on_step(
         self, record: StepRecord, rule: StepRule | None, prober: Prober
@@ -121,6 +152,7 @@ class Learner:
             plain_s = self._costs.plain_s(batch, context)
             for name, (num_sequences, num_tokens) in routes.items():
                 tracks[name].comparison.add_step(num_tokens, num_sequences, record.duration_s, plain_s)
+        self.totals.add(record, self._costs)
         is_plain = not any(part.draft_length or part.scored for part in decoding)
         found = self._control.add_step(
             batch, record.duration_s, routes, is_plain=is_plain, has_prompts=has_prompts
