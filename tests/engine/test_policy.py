@@ -80,6 +80,12 @@ class Choosing:
     def on_finish(self, result: GenerationResult) -> None:
         pass
 
+    def wants_scored(self, route: str | None) -> bool:
+        return False
+
+    def on_scored(self, route: str | None, scored: Sequence[tuple[float, bool]]) -> None:
+        raise AssertionError("nothing was wanted")
+
 
 @pytest.mark.parametrize("params", [SamplingParams(max_tokens=60), SAMPLED])
 @pytest.mark.parametrize("num_sequences", [1, 4])
@@ -106,6 +112,8 @@ def test_what_the_policy_is_shown() -> None:
     engine.step()
     (view,) = policy.views
     adaptive, plain = view.sequences
+    num_held = view.num_blocks_of_drafts
+    assert num_held == 0
     assert (adaptive.num_context_tokens, adaptive.num_output_tokens, adaptive.most_drafts) == (4, 1, 7)
     assert (adaptive.num_draft_missing, adaptive.holds_drafts, adaptive.can_score) == (4, False, True)
     assert adaptive.drafters == ("model",)
@@ -115,7 +123,8 @@ def test_what_the_policy_is_shown() -> None:
     adaptive = policy.views[1].sequences[0]
     assert adaptive.num_draft_missing <= 2
     assert adaptive.holds_drafts
-    assert policy.views[1].num_blocks_of_drafts == drafter.num_held_blocks > 0
+    assert policy.views[1].num_blocks_of_drafts > 0
+    assert drafter.num_held_blocks >= policy.views[1].num_blocks_of_drafts
 
 
 def test_nobody_is_asked_where_nobody_speculates() -> None:
@@ -328,3 +337,33 @@ def test_an_unloaded_draft_model_is_not_chosen() -> None:
     (answer,) = run(engine, request([1, 2, 3], SamplingParams(max_tokens=20), AUTO))
     assert answer.speculation.num_drafted > 0
     assert drafter.num_held_blocks == 0
+
+
+def test_answers_that_ended_are_scored_in_idle_time_where_the_policy_wants_it() -> None:
+    policy = auto_policy(min_output_length=1000)
+    engine, drafter = shared_engine(LOGITS, V, spoiled(LOGITS), num_blocks=200, policy=policy)
+    assert engine.work_idle() is False
+    run(engine, request([1, 2, 3], SamplingParams(max_tokens=80), AUTO, request_id="a"))
+    assert policy.wants_scored(None)
+    known = policy.acceptance.of("default", "model").calibration.counts
+    assert known.total == 0
+    engine.submit(request([1, 2], SamplingParams(max_tokens=5), request_id="b"))
+    assert engine.work_idle() is False, "whoever waits comes first"
+    drain(engine)
+    passes = 0
+    while engine.work_idle():
+        passes += 1
+    assert 1 <= passes <= 5
+    assert known.total > 30
+    assert drafter.num_held_blocks == engine.pool.num_used == 0
+
+
+def test_idle_scoring_stops_at_what_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, drafter = shared_engine(LOGITS, V, policy=auto_policy(min_output_length=1000))
+    run(engine, request([1, 2, 3], SamplingParams(max_tokens=40), AUTO))
+
+    def broken(requests: object) -> Any:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(drafter, "score", broken)
+    assert [engine.work_idle() for _ in range(3)] == [True, False, False]

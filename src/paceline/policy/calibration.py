@@ -39,9 +39,10 @@ THETA_PRIOR_VARIANCE = 0.25
 THETA_DRIFT = 0.0012
 """Variance that theta gains for each verified token."""
 THETA_WIDE = 0.8
-SURPRISE_RATE = 0.12
-SURPRISE_LIMIT = 1.15
-"""Some four and a half standard deviations of the smoothed, standardised residuals."""
+SURPRISE_SLACK = 0.5
+SURPRISE_LIMIT = 8.0
+"""Of the cumulative sums of standardised residuals, less the slack (Page 1954): some ten misses in a row of
+what was likely; in steady traffic once in some ten thousand tokens."""
 LEAST_P, MOST_P = 0.005, 0.995
 
 
@@ -92,7 +93,7 @@ class Calibration:
         self.counts = Counts()
         self.theta = 0.0
         self.theta_variance = THETA_PRIOR_VARIANCE
-        self._surprise = 0.0
+        self._too_low = self._too_high = 0.0
         self.num_breaks = 0
         """Times that acceptance changed at a stroke."""
         self._since_refresh = 0
@@ -121,7 +122,12 @@ class Calibration:
     @property
     def is_surprised(self) -> bool:
         """Whether the latest outcomes were not what was expected, if not yet enough to call it a change."""
-        return abs(self._surprise) > SURPRISE_LIMIT / 3
+        return self._surprise > SURPRISE_LIMIT / 3
+
+    @property
+    def _surprise(self) -> float:
+        """How far outcomes have run away from what was expected, in either direction."""
+        return max(self._too_low, self._too_high)
 
     @property
     def table(self) -> list[list[float]]:
@@ -174,10 +180,11 @@ class Calibration:
             gradient += residual
             information += variance
             standard = max(-3.0, min(3.0, residual / math.sqrt(variance + 0.01)))
-            self._surprise += SURPRISE_RATE * (standard - self._surprise)
-        if abs(self._surprise) > SURPRISE_LIMIT:
+            self._too_low = max(0.0, self._too_low + standard - SURPRISE_SLACK)
+            self._too_high = max(0.0, self._too_high - standard - SURPRISE_SLACK)
+        if self._surprise > SURPRISE_LIMIT:
             self.theta_variance = max(self.theta_variance, THETA_WIDE)
-            self._surprise = 0.0
+            self._too_low = self._too_high = 0.0
             self.num_breaks += 1
         variance = self.theta_variance + THETA_DRIFT * len(outcomes)
         self.theta_variance = min(THETA_WIDE, variance / (1 + variance * information))
