@@ -58,6 +58,7 @@ class SpeculationPolicy:
         """Expected of the last step: goodput / goodput without drafts."""
         self._model = model
         self._tracks: dict[str, RouteTrack] = {}
+        self._of_label: dict[str | None, RouteTrack] = {}
         self._planner = StepPlanner(self.costs, self.acceptance)
         self._states = StateKeeper(self.costs, self.acceptance, self.log)
         self._prober = Prober(self.costs, self.acceptance)
@@ -72,6 +73,7 @@ class SpeculationPolicy:
         """Choose draft lengths for a step."""
         self.step += 1
         self._rule = None
+        self._of_label.clear()
         self._prober.begin()
         fixed, wanted = self._sort(view)
         if not fixed and not wanted:
@@ -154,7 +156,10 @@ class SpeculationPolicy:
         return track
 
     def _track_of(self, label: str | None) -> RouteTrack:
-        return self._track(self.routes.resolve(label))
+        track = self._of_label.get(label)
+        if track is None:
+            track = self._of_label[label] = self._track(self.routes.resolve(label))
+        return track
 
     def _sort(self, view: StepView) -> tuple[dict[int, DraftChoice], dict[int, Wanted]]:
         """Return, by place, sequences with a fixed draft length and those that are to be chosen for."""
@@ -180,7 +185,7 @@ class SpeculationPolicy:
         return fixed, wanted
 
     def _choose(self, view: StepView, wanted: list[Wanted]) -> Outcome:
-        gain = sum(self._track_of(one.route).settings.weight for one in view.sequences)
+        gain = sum([self._track_of(one.route).settings.weight for one in view.sequences])
         outcome = choose(self._planner, view, wanted, gain, self.step)
         self._states.update(outcome, self._tracks, view, self.step)
         choice = outcome.choice
