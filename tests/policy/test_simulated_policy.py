@@ -102,7 +102,7 @@ def test_without_scoring_probes_are_drafts_and_find_a_recovery_too() -> None:
 
 def test_where_no_draft_kv_is_at_hand_a_recovery_is_found_with_one_of_the_next_requests() -> None:
     (paused, resumed), _ = collapse(output_tokens=200)
-    assert paused <= 650
+    assert paused <= 660  # a few of these steps read a prompt
     # Three requests of 200 steps each begin in that time.
     assert resumed <= 1000 + 600
 

@@ -19,7 +19,7 @@ from paceline.policy.tracks import RouteTrack
 
 SCORE_TOKENS = 24
 """Tokens that a watcher lets gather before it scores them."""
-LEAST_EVERY, MOST_EVERY = 4, 48
+LEAST_EVERY, MOST_EVERY = 4, 24
 """Steps from one draft to the next, for a watcher that cannot score."""
 PROBE_LENGTH = 1
 WATCHING = DraftChoice(keeps_drafts=True)
