@@ -42,8 +42,8 @@ THETA_WIDE = 0.8
 SHIFT = 2.0
 """Log-odds by which acceptance has to have moved for it to count as another one."""
 SURPRISE_LIMIT = 7.0
-"""Of the cumulative sums of log-likelihood ratios (Page 1954), that shift against none: some eight misses in a
-row of what was likely; in steady traffic hardly once in a thousand tokens."""
+"""Of the cumulative sums of log-likelihood ratios (Page 1954), that shift against none: some eight misses in
+a row of what was likely; in steady traffic hardly once in a thousand tokens."""
 _MORE = math.exp(SHIFT)
 LEAST_P, MOST_P = 0.005, 0.995
 
