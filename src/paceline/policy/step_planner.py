@@ -174,8 +174,10 @@ class StepPlanner:
         if SUFFIX in here:
             found.append(self._arm(track, SUFFIX, None, most, self._costs.lookup_s))
         if MIXED in here and best_model is not None:
-            arm = self._arm(track, MIXED, best_model.drafter, most, self._costs.lookup_s)
-            found.append(arm._replace(model_value=best_model.value))
+            # Looking up costs next to nothing and only what is worth more is taken, so of equals this one is
+            # best: it is how the worth of matches stays known.
+            arm = self._arm(track, MIXED, best_model.drafter, most, 0.0)
+            found.insert(0, arm._replace(model_value=best_model.value, start_s=self._costs.lookup_s))
         found.sort(key=_by_value)
         return found
 
