@@ -256,5 +256,5 @@ def _cut(profile: Profile, most: int) -> CutProfile:
         profile = NOTHING
     elif most < len(profile.gain):
         profile = Profile(profile.gain[:most], profile.rows[:most], profile.active[:most])
-    sums = (float(part.sum()) for part in profile)
-    return CutProfile(profile, *sums, survival_of(profile))
+    gain, rows, active = (float(part.sum()) for part in profile)
+    return CutProfile(profile, gain, rows, active, survival_of(profile))
