@@ -143,7 +143,7 @@ class Learner:
             track = prober.probed[part.number]
             track.ledger.spend(cost_s - gained_s)
             source = self._acceptance.of(track.name, part.source or _scorer(part, self._model))
-            prober.adapt(track, is_surprised=source.calibration.is_surprised)
+            prober.adapt(track, is_promising=source.calibration.is_promising)
 
     def _compare(
         self, record: StepRecord, routes: dict[str, tuple[int, int]], tracks: dict[str, RouteTrack]

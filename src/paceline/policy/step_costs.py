@@ -131,11 +131,13 @@ class StepCosts:
     def verify_table(self, sequences: int, context: float, base_rows: int, most: int) -> np.ndarray:
         """Return seconds [most + 1] of a step with 0 .. most draft rows beside `base_rows`, without
         drafting."""
-        table = self.target.table()
-        rows = np.arange(base_rows, base_rows + most + 1)
-        found: np.ndarray = table[np.minimum(rows, len(table) - 1)] + (
-            self.target.extra(sequences, _rounded(context)) + self._overhead.offset
-        )
+        table = self.target.table(base_rows + most + 1)
+        fixed = self.target.extra(sequences, _rounded(context)) + self._overhead.offset
+        if base_rows + most < len(table):
+            found: np.ndarray = table[base_rows : base_rows + most + 1] + fixed
+        else:
+            rows = np.arange(base_rows, base_rows + most + 1)
+            found = table[np.minimum(rows, len(table) - 1)] + fixed
         found += self._overhead.slope * np.arange(sequences, sequences + most + 1)
         return found
 

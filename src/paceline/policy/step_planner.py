@@ -99,7 +99,7 @@ class StepPlanner:
             else self._costs.verify_table(self.num_sequences, self.context, self.base_rows, size)
         )
         curve = self._costs.draft(model)
-        self.draft = curve.table()[: max(num_wanted, 1) + 2]
+        self.draft = curve.table(max(num_wanted, 1) + 2)[: max(num_wanted, 1) + 2]
         if not self._price:
             self._price = self.num_sequences / float(self.verify_alone[0])
             self._row_s = _row_seconds(self.verify_alone, 0.0)
@@ -150,7 +150,9 @@ class StepPlanner:
         """Return what `StepCosts.catch_up_s` does, from a list that is made once a step."""
         seconds = self._reading.get(name)
         if seconds is None:
-            seconds = self._reading[name] = self._costs.draft(name).table()[: PREFILL_ROWS + 1].tolist()
+            seconds = self._reading[name] = (
+                self._costs.draft(name).table(PREFILL_ROWS + 1)[: PREFILL_ROWS + 1].tolist()
+            )
         full, rest = divmod(num_tokens, PREFILL_ROWS)
         return full * seconds[PREFILL_ROWS] + (seconds[rest] if rest else 0.0)
 
