@@ -370,3 +370,26 @@ def test_idle_scoring_stops_at_what_cannot_be_read(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(drafter, "score", broken)
     assert [engine.work_idle() for _ in range(3)] == [True, False, False]
+
+
+def test_a_policy_that_fails_costs_its_drafts_and_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Choosing):
+        def plan(self, view: StepView) -> DraftPlan:
+            raise RuntimeError("no idea")
+
+    engine, _ = shared_engine(LOGITS, V, policy=Broken(PLAIN))
+    (answer,) = run(engine, request([1, 2, 3], SamplingParams(max_tokens=9), AUTO))
+    assert answer.usage.completion_tokens == 9
+    assert answer.speculation.num_drafted == 0
+    assert "the policy failed" in caplog.text
+
+
+def test_a_rule_that_fails_lets_all_drafts_be_verified(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Stopping):
+        def lengths(self, proposals: Sequence[tuple[int, str, Sequence[float], bool]]) -> list[int]:
+            raise RuntimeError("no idea")
+
+    engine, _ = shared_engine(LOGITS, V, policy=Choosing(DraftChoice(3, "model"), rule=Broken(3, 1)))
+    (answer,) = run(engine, request([1, 2, 3], SamplingParams(max_tokens=20), AUTO))
+    assert answer.speculation.num_accepted > 10
+    assert "the policy's rule failed" in caplog.text

@@ -94,7 +94,12 @@ def _cut(drafting: Sequence[PlannedSequence], proposals: dict[int, DraftProposal
         for part in drafting
         if (proposal := proposals.get(number := part.sequence.number)) is not None and proposal.token_ids
     ]
-    for (number, *_), length in zip(asked, rule.lengths(asked), strict=True):
+    try:
+        lengths = rule.lengths(asked)
+    except Exception:
+        log.exception("the policy's rule failed; all drafts are verified")
+        return
+    for (number, *_), length in zip(asked, lengths, strict=True):
         proposal = proposals[number]
         if length < len(proposal.token_ids):
             proposals[number] = replace(

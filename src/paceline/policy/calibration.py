@@ -31,6 +31,7 @@ POSITION_GROUPS = (0, 1, 2, 3, 4, 4, 5)
 """Group of the positions 1, 2, ...; the last is that of all further ones."""
 NUM_GROUPS = max(POSITION_GROUPS) + 1
 FADE_TOKENS = 32
+REFRESH_TOKENS = 48
 MEMORY = 2000.0
 """Verified tokens after which a count weighs 1/e."""
 STRENGTH_OF_CONFIDENCE = 6.0
@@ -177,7 +178,7 @@ class Calibration:
             counts.accepted += accepted.reshape(NUM_GROUPS, NUM_BINS)
         self._track(chances, outcomes)
         self._since_refresh += num
-        if self._since_refresh >= 16:
+        if self._since_refresh >= REFRESH_TOKENS:
             self.refresh()
         elif abs(self.theta - self._theta_of_table) > LEAST_SHIFT:
             self._shift()
