@@ -237,10 +237,6 @@ class StepPlanner:
             prices.draft - now.draft
         ) <= PRICE_CHANGE * max(prices.draft, now.draft, 0.02)
 
-    def forget_profile(self, track: RouteTrack) -> None:
-        """Compute a route's profiles anew in the next step."""
-        track.profiles.clear()
-
 
 def _row_seconds(table: np.ndarray, rows: float) -> float:
     """Return the mean seconds of a draft row, for as many as there are now or the number at which it is

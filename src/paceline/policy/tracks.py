@@ -74,8 +74,6 @@ class RouteTrack:
     """Expected of the last step that it took part in."""
     is_checked: bool = False
     """Whether control windows bear the estimated speedup out."""
-    drafted_at_step: int = -10_000
-    """When a sequence of it last drafted."""
 
     @property
     def is_paused(self) -> bool:
