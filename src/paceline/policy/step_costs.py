@@ -157,9 +157,10 @@ class StepCosts:
         has_prompt = any(not part.is_decoding for part in parts)
         if not has_prompt:
             predicted = self.target.seconds(rows, len(parts), context) + self._overhead.at(rows)
-            if record.verify_s + record.commit_s > 0:
-                measured = record.verify_s + record.commit_s + record.plan_s
-                self.errors.append(abs(predicted / measured - 1))
+            curve = self.draft(draft_name)
+            predicted += sum([curve.seconds(n) for n in record.draft_rows])
+            if record.duration_s > 0:
+                self.errors.append(abs(predicted / record.duration_s - 1))
                 del self.errors[:-512]
             self._overhead.observe(rows, record.plan_s + record.commit_s)
         self.target.observe([(rows, len(parts), context)], record.verify_s)
@@ -177,8 +178,7 @@ class StepCosts:
 
     @property
     def median_error(self) -> float | None:
-        """Median of |predicted / measured - 1| over the latest steps without drafting; none before the
-        first."""
+        """Median of |predicted / measured - 1| over the latest steps without prompts; none before any."""
         return float(np.median(self.errors)) if self.errors else None
 
 
