@@ -54,7 +54,7 @@ def test_what_a_drafter_knows_of_its_tokens_beats_every_fixed_length() -> None:
 def test_k_goes_to_zero_as_load_rises_and_returns_as_it_falls() -> None:
     policy = auto()
     traffic = SimulatedRoute(
-        "r", GOOD, concurrency=lambda now: 48 if 15 < now < 60 else 1, prompt_tokens=16, output_tokens=100
+        "r", GOOD, concurrency=lambda now: 24 if 15 < now < 60 else 1, prompt_tokens=16, output_tokens=100
     )
     result = Simulator(machine(), [traffic], policy).run(seconds=120)
     at = [step.at for step in result.steps]
