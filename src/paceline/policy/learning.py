@@ -21,7 +21,7 @@ FADE_STEPS = 1024
 
 @dataclass(slots=True)
 class ServedTotals:
-    """Time of all steps in which anybody decoded, and what it would have been without drafts."""
+    """Time of all steps, and what it would have been without drafts."""
 
     seconds: float = 0.0
     plain_seconds: float = 0.0
@@ -34,6 +34,11 @@ class ServedTotals:
         decoding = [part for part in record.sequences if part.is_decoding]
         prompt_rows = sum(part.num_tokens for part in record.sequences if not part.is_decoding)
         context = float(sum(part.num_context_tokens for part in decoding))
+        self.num_steps += 1
+        self.seconds += record.duration_s
+        if not decoding:  # prompts alone take what they take
+            self.plain_seconds += record.duration_s
+            return
         batch, num_tokens = len(decoding), sum(part.num_new_tokens for part in decoding)
         more = max(0, num_tokens - batch) / batch
         plain_s = costs.plain_s(batch, context)
@@ -97,6 +102,7 @@ class Learner:
                 self._acceptance.of(track.name, _scorer(part, self._model)).observe_scored(part.scored)
         for (name, source), parts in drafted.items():
             self._acceptance.of(name, source).observe(*parts)
+        self.totals.add(record, self._costs)
         self._settle_probes(record, rule, prober)
         for track in tracks.values():
             track.ledger.earn(record.duration_s / len(tracks))
