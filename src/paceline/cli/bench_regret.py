@@ -137,6 +137,7 @@ class RegretBench:
     def _run(
         self, route: str, requests: Sequence[LoadRequest], concurrency: int, mode: Mode, repeat: int
     ) -> tuple[Run, dict[str, GenerationResult]]:
+        from paceline.measure.forecast import plain_seconds
         from paceline.measure.load_cell import LoadCell
         from paceline.measure.regret import Run
         from paceline.policy.controller import SpeculationPolicy
@@ -145,14 +146,11 @@ class RegretBench:
         assert isinstance(policy, SpeculationPolicy)
         if self._warm_up:
             self._loop.run(requests[-self._warm_up * concurrency :], concurrency, mode)
-        before = policy.totals.copy()
         results, counts = self._loop.run(requests, concurrency, mode)
-        after = policy.totals
         cell = LoadCell.of(route, concurrency, mode.label, list(results.values()), counts, None)
-        seconds = after.seconds - before.seconds
-        predicted = (
-            (after.plain_seconds - before.plain_seconds) / seconds if mode.is_auto and seconds else None
-        )
+        lengths = [(r.usage.prompt_tokens, r.usage.completion_tokens) for r in results.values()]
+        plain_s = plain_seconds(policy.costs, lengths, concurrency) if mode.is_auto else 0.0
+        predicted = plain_s / counts.wall_s if mode.is_auto and counts.wall_s > 0 else None
         report = policy.report(policy.routes.resolve(requests[0].route))
         state = (
             report.state.value if report.reason is None else f"{report.state.value}: {report.reason.value}"

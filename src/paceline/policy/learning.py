@@ -44,9 +44,7 @@ class ServedTotals:
         plain_s = costs.plain_s(batch, context)
         with_prompts = costs.plain_s(batch, context, prompt_rows) if prompt_rows else plain_s
         is_plain = not any(part.num_drafted for part in decoding) and record.draft_s <= 0
-        self.seconds += record.duration_s
         self.plain_seconds += record.duration_s if is_plain else with_prompts + more * plain_s
-        self.num_steps += 1
 
     def copy(self) -> ServedTotals:
         """Return the sums as they are now."""
@@ -162,7 +160,6 @@ class Learner:
             plain_s = self._costs.plain_s(batch, context)
             for name, (num_sequences, num_tokens) in routes.items():
                 tracks[name].comparison.add_step(num_tokens, num_sequences, record.duration_s, plain_s)
-        self.totals.add(record, self._costs)
         is_plain = not any(part.draft_length or part.scored for part in decoding)
         found = self._control.add_step(
             batch, record.duration_s, routes, is_plain=is_plain, has_prompts=has_prompts

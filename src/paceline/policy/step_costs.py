@@ -128,6 +128,10 @@ class StepCosts:
         rows = sequences + prompt_rows
         return self.target.seconds(rows, sequences, _rounded(context)) + self._overhead.at(sequences)
 
+    def step_s(self, rows: int, sequences: int, context: float) -> float:
+        """Return the seconds of a step without drafts over so many rows, prompts' among them, an estimate."""
+        return self.target.seconds(rows, sequences, _rounded(context)) + self._overhead.at(sequences)
+
     def verify_table(self, sequences: int, context: float, base_rows: int, most: int) -> np.ndarray:
         """Return seconds [most + 1] of a step with 0 .. most draft rows beside `base_rows`, without
         drafting."""
