@@ -204,7 +204,7 @@ class SpeculationStats:
     num_emitted: int = 0
     """Tokens emitted in those steps: accepted and bonus."""
     fallback: str | None = None
-    """Why drafting ended before the answer did, if it did."""
+    """Why there were no drafts, for a while or to the end, though the request asked for them."""
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -221,7 +221,7 @@ class Engine:
 
         Args:
             request_id: the request.
-            is_reported: whether the last chunks come with the next step; if not, nothing more is said of it.
+            is_reported: whether the last chunks come with the next step; if not, only observers hear of it.
 
         Returns:
             Whether there was such a request.
@@ -230,8 +230,16 @@ class Engine:
         for sequence in found:
             self._end(sequence, FinishReason.ABORT)
         if not is_reported:
-            self._unreported = [s for s in self._unreported if s.request.id != request_id]
+            self._drop_report(request_id)
         return bool(found)
+
+    def _drop_report(self, request_id: str) -> None:
+        """Tell observers, who count every answer, of those that ended and that nobody waits for any more."""
+        dropped = [s for s in self._unreported if s.request.id == request_id]
+        self._unreported = [s for s in self._unreported if s.request.id != request_id]
+        for chunk in map(take_chunk, dropped):
+            if chunk is not None and chunk.result is not None:
+                self.observers.tell_result(chunk.result)
 
     def fail_all(self, error: Exception) -> None:
         """End every request with an error: what is left to do when a step could not even be planned."""
@@ -346,4 +354,8 @@ class Engine:
         if not speculation.enabled or speculation.drafter is None or sequence.fallback is not None:
             return 0
         holder = self._holders.get(speculation.drafter)
-        return speculation.draft_length if holder is None or holder.is_loaded else 0
+        if holder is None or holder.is_loaded:
+            return speculation.draft_length
+        if speculation.draft_length:
+            sequence.idle_reason = f"the weights of drafter {speculation.drafter} were unloaded"
+        return 0
