@@ -197,7 +197,7 @@ def test_a_token_that_cannot_be_taken_over_ends_one_answer() -> None:
             raise KeyError(token_id)
         return tokens[token_id]
 
-    engine._vocabulary.token_bytes = token_bytes  # type: ignore[method-assign]
+    engine._intake._vocabulary.token_bytes = token_bytes  # type: ignore[method-assign]
     bad, *good = run(engine, *(request([p], PARAMS) for p in (1, *others)))
     assert bad.finish_reason is FinishReason.ERROR
     assert isinstance(bad.error, StepError)
