@@ -12,6 +12,7 @@ from paceline.config.engine import EngineSettings
 from paceline.engine.loading import LoadedEngine, load_engine
 from paceline.engine.requests import Messages, Prompt, RequestMaker, as_prompts, is_batch, is_conversation
 from paceline.errors import ConfigError, InvalidParameterError
+from paceline.models.pages import release_free_memory
 from paceline.records import GenerationResult, SamplingParams, SpeculationParams, StreamChunk
 
 
@@ -55,7 +56,7 @@ class LLM:
     def _attach(self, loaded: LoadedEngine, settings: EngineSettings) -> None:
         self._loaded: LoadedEngine | None = loaded
         self.settings = settings
-        self._requests = RequestMaker(loaded, settings)
+        self._requests: RequestMaker | None = RequestMaker(loaded, settings)
         self._inbox: dict[str, _Inbox] = {}
 
     def __enter__(self) -> Self:
@@ -70,8 +71,9 @@ class LLM:
 
     def close(self) -> None:
         """Drop the models and their memory; requests that still run are dropped with them."""
-        self._loaded = None
+        self._loaded = self._requests = None
         self._inbox.clear()
+        release_free_memory()
 
     def _check_open(self) -> None:
         if self._loaded is None:
@@ -85,6 +87,12 @@ class LLM:
         self._check_open()
         assert self._loaded is not None
         return self._loaded
+
+    @property
+    def _maker(self) -> RequestMaker:
+        self._check_open()
+        assert self._requests is not None
+        return self._requests
 
     def generate(
         self,
@@ -151,13 +159,11 @@ class LLM:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return a raw prompt's token ids, with the BOS token if the model wants one."""
-        self._check_open()
-        return self._requests.encode(prompt)
+        return self._maker.encode(prompt)
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return a conversation's token ids, rendered with the model's chat template."""
-        self._check_open()
-        return self._requests.encode_chat(messages)
+        return self._maker.encode_chat(messages)
 
     def submit(
         self,
@@ -171,7 +177,7 @@ class LLM:
     ) -> str:
         """Queue one request and return its id; `chunks` or `run` then drive the engine."""
         engine = self.loaded.engine
-        request = self._requests.make(
+        request = self._maker.make(
             token_ids, params, speculation=speculation, request_id=request_id, route=route, tenant=tenant
         )
         engine.submit(request)
