@@ -53,6 +53,25 @@ PAIR = Profile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """This process's resident memory."""
+
+    own: int
+    """Bytes of its own: RssAnon and RssShmem of /proc/self/status."""
+    files: int
+    """Bytes of mapped files (RssFile): mostly the models', which count from the first time that they are read
+    and which the system can drop whenever it likes."""
+
+    @classmethod
+    def now(cls) -> Resident:
+        """Measure, once garbage is collected."""
+        gc.collect()
+        lines = Path("/proc/self/status").read_text().splitlines()
+        sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
+        return cls(sizes["RssAnon"] + sizes["RssShmem"], sizes["RssFile"])
+
+
 @dataclass(slots=True)
 class Report:
     """What a soak came to."""
@@ -71,14 +90,14 @@ class Report:
     num_drafted: int
     num_accepted: int
     num_blocks: int
-    warm_bytes: int
-    end_bytes: int
+    warm: Resident
+    end: Resident
     faults: list[str]
 
     @property
     def growth(self) -> float:
-        """Of resident memory after the warm-up."""
-        return self.end_bytes / self.warm_bytes - 1
+        """Of the process's own memory since the warm-up."""
+        return self.end.own / self.warm.own - 1
 
     def lines(self) -> list[str]:
         """Return it as text."""
@@ -97,16 +116,10 @@ class Report:
             f"KV blocks: {self.num_blocks}, none of them in use at the end"
             if not self.faults
             else f"KV blocks: {self.num_blocks}",
-            f"resident memory: {self.warm_bytes / 2**20:.1f} MiB after the warm-up, "
-            f"{self.end_bytes / 2**20:.1f} MiB at the end ({self.growth:+.2%})",
+            f"resident memory: {self.warm.own / 2**20:.1f} MiB after the warm-up, "
+            f"{self.end.own / 2**20:.1f} MiB at the end ({self.growth:+.2%}); "
+            f"pages of model files {self.warm.files / 2**20:.1f} and {self.end.files / 2**20:.1f} MiB",
         ]
-
-
-def resident_bytes() -> int:
-    """Return this process's resident memory (VmRSS), once garbage is collected."""
-    gc.collect()
-    status = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
 
 
 def soak(
@@ -141,7 +154,7 @@ def soak(
         max_num_batched_tokens=96,
         prefill_chunk=48,
         max_overtaking_s=0.0,  # a wait in seconds would make two runs differ
-        answer_store_tokens=4096,
+        answer_store_tokens=1024,  # full early, so that memory may be compared
     ) as llm:
         report, traffic = _run(llm, profile, templates, right, first, seed, say)
     say(f"looking into {len(traffic.sampled)} sampled answers")
@@ -169,7 +182,7 @@ def _run(
     traffic = Traffic(engine, right, profile.concurrency)
     say(f"warming up with {warm} requests")
     traffic.run(plans[:warm])
-    warm_bytes = resident_bytes()
+    resident = Resident.now()
     say(f"running {len(plans) - warm} requests")
     traffic.run(plans[warm:third])
     # A third of the way the draft model goes, and comes back while requests run that would like to have it.
@@ -177,7 +190,7 @@ def _run(
     traffic.run(plans[third : third + third // 4])
     engine.load_drafter("model")
     traffic.run(plans[third + third // 4 :])
-    end_bytes, kv = resident_bytes(), engine.kv_stats()
+    end, kv = Resident.now(), engine.kv_stats()
     faults = [*traffic.faults, *traffic.counts.faults, *_left_behind(engine)]
     report = Report(
         profile,
@@ -193,8 +206,8 @@ def _run(
         traffic.counts.num_drafted,
         traffic.counts.num_accepted,
         kv.num_blocks,
-        warm_bytes,
-        end_bytes,
+        resident,
+        end,
         faults,
     )
     return report, traffic

@@ -168,6 +168,7 @@ class ModelDrafter:
         """Have the weights again; proposals are what they would have been."""
         if self._model is None and self._reload is not None:
             self._model = self._reload()
+            release_free_memory()
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftProposal]:
         """Return one proposal for each request.

@@ -25,6 +25,7 @@ from paceline.models.devices import free_memory
 from paceline.models.download import resolve
 from paceline.models.load import LoadedModel, load_model, pick_device, weight_bytes
 from paceline.models.options import Kernels, LoadOptions, Weights
+from paceline.models.pages import release_free_memory
 from paceline.models.tokenizer import Tokenizer
 from paceline.models.vocabulary import check_same_vocabulary
 
@@ -91,6 +92,7 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
         ),
         answer_sharing=settings.answer_sharing,
     )
+    release_free_memory()
     return LoadedEngine(
         engine, target.tokenizer, target.chat_template, target.name, draft.name if draft else None
     )

@@ -28,7 +28,7 @@ def release_pages(data: NDArray[np.uint8]) -> None:
 
 
 def release_free_memory() -> None:
-    """Let the system have the memory of weights that were dropped.
+    """Let the system have the memory of weights that were dropped, or of what loading them took beside them.
 
     The C library keeps most of what is freed inside its heap for later (63 of 78 MB, in a test). Only glibc
     can be asked to give it back (malloc_trim(3)); elsewhere this does nothing but collect garbage.
