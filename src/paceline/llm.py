@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class LLM:
         """Drop the models and their memory; requests that still run are dropped with them."""
         self._loaded = self._requests = None
         self._inbox.clear()
+        gc.collect()  # an engine and its parts know each other
         release_free_memory()
 
     def _check_open(self) -> None:

@@ -4,12 +4,13 @@
     python -m verify.soak --first 500 --requests 500    # a piece of it
     python -m verify.soak --pair                        # 100 requests to the default pair
 
-Every answer is compared with that of an engine which runs one request at a time and never speculates: tokens,
-text, reason to end, usage, log-probabilities, errors. KV memory is too small for the traffic, so that some
-give way to others; for a while the draft model's weights are gone. In the end no block may be in use, and
-resident memory (garbage collected, nothing running, pages of model files left out) may be at most 2 % above
-what it was after the first quarter. Any fault ends it with exit code 1. The same seed makes the same
-requests, whose parameters follow from their numbers alone, so a soak can be run in pieces.
+Every answer is compared with that of an engine which runs one request at a time and never speculates:
+tokens, text, reason to end, usage, log-probabilities, errors. KV memory is too small for the traffic, so
+that some give way to others; for a while the draft model's weights are gone. In the end no block may be in
+use, and resident memory (nothing running, garbage collected, the allocator's heap trimmed, pages of model
+files left out) may be at most 2 % above what it was after the first quarter. Any fault ends it with exit
+code 1. The same seed makes the same requests, whose parameters follow from their numbers alone, so a soak
+can be run in pieces.
 """
 
 from __future__ import annotations

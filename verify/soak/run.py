@@ -10,14 +10,17 @@ from pathlib import Path
 
 from paceline.engine.engine import Engine
 from paceline.llm import LLM
-from verify.soak.answers import RightAnswer, faults_of_sampled, right_answers
+from paceline.models.pages import release_free_memory
+from paceline.records import SamplingParams
+from verify.soak.answers import OFF, RightAnswer, faults_of_sampled, right_answers
 from verify.soak.load import Traffic, make_plan
 from verify.soak.templates import KINDS, Sizes, Template, make_templates
 
 MOST_GROWTH = 0.02
 """Of resident memory, from the end of the warm-up to the end."""
 WARM_UP_SHARE = 0.25
-REFUSED = ("bad form", "empty prompt", "long prompt", "cannot go on")
+MOST_ROWS, PREFILL_CHUNK = 96, 48
+"""Of a step, and of one prompt in it: prompts take several steps, and share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,8 @@ PAIR = Profile(
     draft="qwen2.5-coder-0.5b-instruct",
     num_requests=100,
     num_templates=42,
-    sizes=Sizes(context_length=128, max_prompt=64, max_output=16),
-    kv_memory="11MB",
+    sizes=Sizes(context_length=128, max_prompt=32, max_output=32),
+    kv_memory="5MB",
 )
 
 
@@ -65,8 +68,12 @@ class Resident:
 
     @classmethod
     def now(cls) -> Resident:
-        """Measure, once garbage is collected."""
+        """Measure what is in use: garbage is collected, and free memory not left to the allocator.
+
+        Without that, fragments of its heap count, a few percent more after weights were loaded anew.
+        """
         gc.collect()
+        release_free_memory()
         lines = Path("/proc/self/status").read_text().splitlines()
         sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
         return cls(sizes["RssAnon"] + sizes["RssShmem"], sizes["RssFile"])
@@ -151,8 +158,8 @@ def soak(
         context_length=sizes.context_length,
         kv_memory=profile.kv_memory,
         max_num_seqs=profile.max_num_seqs,
-        max_num_batched_tokens=96,
-        prefill_chunk=48,
+        max_num_batched_tokens=MOST_ROWS,
+        prefill_chunk=PREFILL_CHUNK,
         max_overtaking_s=0.0,  # a wait in seconds would make two runs differ
         answer_store_tokens=1024,  # full early, so that memory may be compared
     ) as llm:
@@ -179,6 +186,7 @@ def _run(
         make_plan(number, templates, drafters, seed) for number in range(first, first + profile.num_requests)
     ]
     third, warm = len(plans) // 3, int(WARM_UP_SHARE * len(plans))
+    _largest_step(llm)
     traffic = Traffic(engine, right, profile.concurrency)
     say(f"warming up with {warm} requests")
     traffic.run(plans[:warm])
@@ -211,6 +219,12 @@ def _run(
         faults,
     )
     return report, traffic
+
+
+def _largest_step(llm: LLM) -> None:
+    """Have as many rows of logits in one step as there may be, lest their memory be needed late."""
+    prompts = [[number] * PREFILL_CHUNK for number in range(MOST_ROWS // PREFILL_CHUNK)]
+    llm.generate(prompts, SamplingParams(max_tokens=1, prompt_logprobs=0), speculation=OFF)
 
 
 def _left_behind(engine: Engine) -> list[str]:

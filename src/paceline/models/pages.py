@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import mmap
 from typing import Any
 
@@ -31,9 +30,8 @@ def release_free_memory() -> None:
     """Let the system have the memory of weights that were dropped, or of what loading them took beside them.
 
     The C library keeps most of what is freed inside its heap for later (63 of 78 MB, in a test). Only glibc
-    can be asked to give it back (malloc_trim(3)); elsewhere this does nothing but collect garbage.
+    can be asked to give it back (malloc_trim(3)); elsewhere this does nothing.
     """
-    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))
