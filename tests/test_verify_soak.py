@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from verify.soak.answers import RightAnswer
-from verify.soak.load import make_plan
+from verify.soak.load import Plan, make_plan
 from verify.soak.run import ITSELF, Profile, Report, shortcomings, soak
 from verify.soak.templates import KINDS, Sizes, Template
 
@@ -49,9 +49,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Profile:
 def test_a_seed_is_a_soak(tiny: Profile) -> None:
     """Each request comes from its own number, so that pieces make a whole."""
     templates = [Template(i, "greedy", (i,), SamplingParams(seed=i)) for i in range(9)]
-    plans = [make_plan(number, templates, ["model", "suffix"], seed=1) for number in range(200)]
-    assert [make_plan(n, templates, ["model", "suffix"], seed=1) for n in range(100, 200)] == plans[100:]
-    assert plans != [make_plan(n, templates, ["model", "suffix"], seed=2) for n in range(200)]
+
+    def plans_of(numbers: range, seed: int) -> list[Plan]:
+        return [make_plan(number, templates, ["model", "suffix"], 0.27, seed) for number in numbers]
+
+    plans = plans_of(range(200), seed=1)
+    assert plans_of(range(100, 200), seed=1) == plans[100:]
+    assert plans != plans_of(range(200), seed=2)
     assert 30 < sum(plan.leaves_after is not None for plan in plans) < 80
     reports = [soak(tiny) for _ in range(2)]
     assert [r.faults for r in reports] == [[], []]

@@ -24,8 +24,6 @@ from verify.soak.templates import Template
 
 ROUTES = ("chat", "code", "rag", None)
 TENANTS = ("a", "b", None)
-LEAVING_SHARE = 0.27
-"""A fifth leaves in fact: some were refused, or have their answer before that."""
 LONGEST_STAY = 14
 """Steps after which whoever leaves has left."""
 
@@ -50,7 +48,9 @@ class Plan:
         return rule is Verification.REJECTION and not self.request.sampling.is_greedy and not is_off
 
 
-def make_plan(number: int, templates: Sequence[Template], drafters: Sequence[str], seed: int) -> Plan:
+def make_plan(
+    number: int, templates: Sequence[Template], drafters: Sequence[str], leaving_share: float, seed: int
+) -> Plan:
     """Return request `number` of the traffic of a seed, whatever came before it.
 
     Every template has its turn in each round of all of them, in an order of its own.
@@ -71,7 +71,7 @@ def make_plan(number: int, templates: Sequence[Template], drafters: Sequence[str
         route=ROUTES[int(rng.integers(len(ROUTES)))],
         tenant=TENANTS[int(rng.integers(len(TENANTS)))],
     )
-    leaves = rng.random() < LEAVING_SHARE
+    leaves = rng.random() < leaving_share
     return Plan(
         number,
         template,

@@ -34,6 +34,8 @@ class Profile:
     sizes: Sizes
     kv_memory: str
     """So little that requests are preempted."""
+    leaving_share: float
+    """Of callers who mean to leave; a fifth does, as some are refused and some have their answer before."""
     max_num_seqs: int = 8
     concurrency: int = 12
 
@@ -45,6 +47,7 @@ ITSELF = Profile(
     num_templates=126,
     sizes=Sizes(context_length=192, max_prompt=60, max_output=80),
     kv_memory="6MB",
+    leaving_share=0.27,
 )
 PAIR = Profile(
     target="qwen2.5-coder-1.5b-instruct",
@@ -52,7 +55,8 @@ PAIR = Profile(
     num_requests=100,
     num_templates=42,
     sizes=Sizes(context_length=128, max_prompt=32, max_output=32),
-    kv_memory="5MB",
+    kv_memory="4MB",
+    leaving_share=0.4,
 )
 
 
@@ -182,9 +186,8 @@ def _run(
 ) -> tuple[Report, Traffic]:
     engine = llm.loaded.engine
     drafters = list(engine.drafters)
-    plans = [
-        make_plan(number, templates, drafters, seed) for number in range(first, first + profile.num_requests)
-    ]
+    numbers = range(first, first + profile.num_requests)
+    plans = [make_plan(n, templates, drafters, profile.leaving_share, seed) for n in numbers]
     third, warm = len(plans) // 3, int(WARM_UP_SHARE * len(plans))
     _largest_step(llm)
     traffic = Traffic(engine, right, profile.concurrency)
