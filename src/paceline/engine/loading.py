@@ -89,6 +89,7 @@ def load_engine(settings: EngineSettings) -> LoadedEngine:
             settings.prefill_chunk,
             settings.mixed_prefill_ratio,
             settings.max_overtaking_s,
+            settings.joint_start_s,
         ),
         answer_sharing=settings.answer_sharing,
     )
