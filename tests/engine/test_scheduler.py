@@ -118,7 +118,7 @@ def test_prompts_keep_their_rows_whatever_the_others_draft() -> None:
 
 
 def joint_start(late_by: float, step_s: float) -> list[int]:
-    """Return the rows of each step where a short prompt comes first, and two long ones `late_by` seconds later."""
+    """Return the rows of each step where two long prompts come `late_by` seconds after a short one."""
     clock = ManualClock()
     limits = SchedulerLimits(max_num_batched_tokens=20, prefill_chunk=20, joint_start_s=2.0)
     engine = make_engine(hashed_logits(VOCAB), VOCAB, limits=limits, clock=clock)

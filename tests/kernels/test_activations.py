@@ -35,7 +35,8 @@ def test_values_are_within_half_a_step(num_inputs: int) -> None:
     assert (np.abs(real["q"].astype(int)).max(2) == 127).all()
     assert np.allclose(largest / 127, real["scale"], rtol=2**-20, atol=0)
     steps = np.repeat(real["scale"], 32, axis=1).astype(np.float64)
-    assert (np.abs(dequantise(groups, num_inputs) - x.astype(np.float64)) <= steps * (0.5 + 127 * 2**-22)).all()
+    errors = np.abs(dequantise(groups, num_inputs) - x.astype(np.float64))
+    assert (errors <= steps * (0.5 + 127 * 2**-22)).all()
 
 
 def test_sums_and_starts_follow_from_the_values() -> None:

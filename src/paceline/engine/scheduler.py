@@ -144,8 +144,8 @@ class Scheduler:
     def _start_together(self, decoding: Iterable[Sequence], prompt: Sequence, now: float) -> bool:
         """Whether a prompt came before any stream's first token, and not long ago.
 
-        Else the streams that have just begun would run for long at the cost of a full step and the yield of one
-        with few sequences: all are better off when the prompts are out of the way first.
+        Else the streams that have just begun would run for long at the cost of a full step and the yield of
+        one with few sequences: all are better off when the prompts are out of the way first.
         """
         started_at = min(s.first_token_at for s in decoding if s.first_token_at is not None)
         return prompt.submitted_at <= started_at and now - started_at < self._limits.joint_start_s
