@@ -1,4 +1,4 @@
-"""Traffic of every kind, thousands of requests, a fifth of whom leave at a random moment.
+"""Traffic of every kind, thousands of requests, a fifth or more of whom leave at a random moment.
 
     python -m verify.soak                               # 2,000 requests to SmolLM2, which drafts for itself
     python -m verify.soak --first 500 --requests 500    # a piece of it

@@ -35,7 +35,7 @@ class Profile:
     kv_memory: str
     """So little that requests are preempted."""
     leaving_share: float
-    """Of callers who mean to leave; a fifth does, as some are refused and some have their answer before."""
+    """Of callers who mean to leave. A fifth or more do: some are refused, or have their answer before."""
     max_num_seqs: int = 8
     concurrency: int = 12
 
