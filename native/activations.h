@@ -8,25 +8,29 @@ namespace paceline {
 
 inline constexpr std::size_t group_inputs = 32;
 
+// A float whose last bit weighs 1, with 2^22 to either side of it that have the same exponent.
+inline constexpr float magic = 12582912.0f;
+inline constexpr std::int32_t magic_bits = 0x4b400000;
+
 // 32 consecutive values of a row: value i stands for scale * q[i], |q[i]| <= 127.
 //
-// The scale is the smallest power of two that holds the group's largest magnitude, which costs half a bit of precision
-// on average and buys the kernels a multiplication and a conversion per group: integer products are accumulated on top
-// of the bits of `magic` = 1.5 * 2^23 * scale, a float whose last bit weighs `scale`, so that the accumulator, read as
-// a float, is magic + scale * (sum of products), exactly, while the sum is below 2^22.
+// The scale is that of the group's largest magnitude, its last two mantissa bits zero. Kernels add integer products to
+// the bits of `magic`: the accumulator, read as a float, is then magic + sum of products, exactly, while the sum is below
+// 2^22. magic * scale is exact too, for its lack of bits, so one fused multiplication with `scale` less `scaled_magic`
+// gives the sum times the scale, rounded once, and no conversion is needed.
 //
 // Weights are unsigned in the kernels, those of formats with an offset scaled so that it is 128; `start32` and
 // `start16` begin the accumulators at magic less the offset's share.
 //
 // One cache line, so that a kernel needs one pointer a row. A group that holds a NaN, an infinity or a magnitude above
-// 127 * 2^100 has NaN for magic, sum and scale, and makes NaN of every result.
+// 127 * 2^100 has NaN for scale, scaled_magic and sum, and makes NaN of every result.
 struct alignas(64) ActivationGroup {
     std::int8_t q[group_inputs];
-    float magic;
+    float scale;
+    float scaled_magic;       // magic * scale
+    float sum;                // scale * (q[0] + .. + q[31])
     std::int32_t start32;     // bits of magic, less 128 * (q[0] + .. + q[31])
     std::int32_t start16[2];  // the same for q[0..15] and for q[16..31]
-    float sum;                // scale * (q[0] + .. + q[31])
-    float scale;
     std::int32_t padding[2];
 };
 static_assert(sizeof(ActivationGroup) == 64);

@@ -48,7 +48,7 @@ struct Avx2Base {
         __builtin_memcpy(&four, q, sizeof four);
         return _mm256_set1_epi32(four);
     }
-    static Floats less(Ints v, const float &magic) {
-        return _mm256_sub_ps(_mm256_castsi256_ps(v), _mm256_set1_ps(magic));
+    static Floats scale_sum(Ints v, const ActivationGroup &row) {
+        return _mm256_fmsub_ps(_mm256_castsi256_ps(v), _mm256_set1_ps(row.scale), _mm256_set1_ps(row.scaled_magic));
     }
 };

@@ -68,8 +68,8 @@ struct Avx512 {
         __builtin_memcpy(&four, q, sizeof four);
         return _mm512_set1_epi32(four);
     }
-    static Floats less(Ints v, const float &magic) {
-        return _mm512_sub_ps(_mm512_castsi512_ps(v), _mm512_set1_ps(magic));
+    static Floats scale_sum(Ints v, const ActivationGroup &row) {
+        return _mm512_fmsub_ps(_mm512_castsi512_ps(v), _mm512_set1_ps(row.scale), _mm512_set1_ps(row.scaled_magic));
     }
 
     template <int bits>

@@ -45,21 +45,14 @@ struct Group {
 
 // What the accumulator starts from: magic less the offset's share, which is 128 / 2^shift for weights shifted down.
 template <class Simd, int shift>
-inline typename Simd::Ints start_of(const float &magic, const std::int32_t &start) {
+inline typename Simd::Ints start_of(const std::int32_t &start) {
     if constexpr (Simd::scaled) {
         return Simd::broadcast(start);
+    } else if constexpr (shift == 0 && Simd::signed_eight_bits) {
+        return Simd::broadcast(magic_bits);
     } else {
-        std::int32_t bits;
-        __builtin_memcpy(&bits, &magic, sizeof bits);
-        return Simd::broadcast(shift == 0 && Simd::signed_eight_bits ? bits : bits + ((start - bits) >> shift));
+        return Simd::broadcast(magic_bits + ((start - magic_bits) >> shift));
     }
-}
-
-template <class Simd>
-inline typename Simd::Ints bits_of(const float &magic) {
-    std::int32_t bits;
-    __builtin_memcpy(&bits, &magic, sizeof bits);
-    return Simd::broadcast(bits);
 }
 
 // Adds to `sums` the products of a group of each of `columns` vectors with M rows. All rows' chains of products run side
@@ -74,9 +67,9 @@ inline void accumulate(const AnyGroup *const (&groups)[columns], const Activatio
         typename Dot::Sum products[M][columns];
         for (std::size_t m = 0; m < M; ++m) {
             const ActivationGroup &row = rows[m * stride];
-            const auto start = Unpack::kind == Kind::halves   ? start_of<Simd, shift>(row.magic, row.start16[chain])
-                               : Unpack::kind == Kind::offset ? start_of<Simd, shift>(row.magic, row.start32)
-                                                              : bits_of<Simd>(row.magic);
+            const auto start = Unpack::kind == Kind::halves   ? start_of<Simd, shift>(row.start16[chain])
+                               : Unpack::kind == Kind::offset ? start_of<Simd, shift>(row.start32)
+                                                              : Simd::broadcast(magic_bits);
             for (std::size_t c = 0; c < columns; ++c) products[m][c] = Dot::begin(start);
         }
         const auto add_step = [&](auto step) __attribute__((always_inline)) {
@@ -92,7 +85,7 @@ inline void accumulate(const AnyGroup *const (&groups)[columns], const Activatio
         for (std::size_t m = 0; m < M; ++m) {
             const ActivationGroup &row = rows[m * stride];
             for (std::size_t c = 0; c < columns; ++c) {
-                const auto value = Simd::less(Dot::end(products[m][c]), row.magic);
+                const auto value = Simd::scale_sum(Dot::end(products[m][c]), row);
                 sums[m][c] = Simd::multiply_add(chain ? groups[c]->second : groups[c]->scale, value, sums[m][c]);
                 if constexpr (Unpack::kind == Kind::minimum)
                     sums[m][c] = Simd::subtract_product(groups[c]->second, row.sum, sums[m][c]);

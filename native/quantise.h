@@ -1,4 +1,4 @@
-// The quantiser of each instruction set; use activations.h, which picks one. Declarations only: files compiled for an
+// The quantiser of each instruction set; use activations.h, which picks one. Functions here are static: files compiled for an
 // instruction set include this.
 #pragma once
 
@@ -10,14 +10,36 @@ void quantise_groups_portable(const float *x, std::size_t num_groups, Activation
 void quantise_groups_avx2(const float *x, std::size_t num_groups, ActivationGroup *out);
 void quantise_groups_avx512(const float *x, std::size_t num_groups, ActivationGroup *out);
 
-// Biased exponents of the scale: outside, 1.5 * 2^23 * scale or 1 / scale would leave float's normal range.
-inline constexpr std::int32_t min_scale_exponent = 27, max_scale_exponent = 227;
+// Bits of the largest magnitude that a group may have: above, magic * scale would come near float's end. Below the
+// smallest, the scale is that of the smallest, so that 1 / scale is a normal number.
+inline constexpr std::int32_t largest_magnitude = 0x74fe0000;  // 127 * 2^100
+inline constexpr std::int32_t smallest_magnitude = 0x10fe0000;  // 127 * 2^-100
 
-// A magnitude's bits plus this carry into the exponent exactly where it is above 127/128 of a power of two: there the
-// group needs the next larger scale, as 128 is no int8.
-inline constexpr std::int32_t round_up_above_127 = 0x1ffff;
+// The scale of a group by the bits of its largest magnitude. Rounded upwards, so that no value is beyond 127 scales by
+// more than its rounding.
+static inline float scale_of(std::int32_t magnitude) {
+    float value;
+    if (magnitude < smallest_magnitude) magnitude = smallest_magnitude;
+    __builtin_memcpy(&value, &magnitude, sizeof value);
+    value *= 1.0f / 127;
+    std::int32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    bits = (bits + 3) & ~3;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+}
 
-inline constexpr std::int32_t magic_mantissa = 0x400000;  // 1.5
+// Writes what follows from a group's scale and the sums of its halves.
+static inline void finish_group(float scale, std::int32_t low_sum, std::int32_t high_sum, ActivationGroup *out) {
+    out->scale = scale;
+    out->scaled_magic = magic * scale;
+    out->sum = scale * static_cast<float>(low_sum + high_sum);
+    out->start32 = magic_bits - 128 * (low_sum + high_sum);
+    out->start16[0] = magic_bits - 128 * low_sum;
+    out->start16[1] = magic_bits - 128 * high_sum;
+    out->padding[0] = out->padding[1] = 0;
+}
+
 inline constexpr std::int32_t nan_bits = 0x7fc00000;
 
 }  // namespace paceline

@@ -36,28 +36,18 @@ void quantise_groups_avx2(const float *x, std::size_t num_groups, ActivationGrou
             values[i] = _mm256_loadu_ps(x + 8 * i);
             largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(values[i]), magnitude_bits));
         }
-        std::int32_t exponent = ((largest_of(largest) + round_up_above_127) >> 23) - 6;
-        if (exponent > max_scale_exponent) {
+        const std::int32_t magnitude = largest_of(largest);
+        if (magnitude > largest_magnitude) {
             quantise_groups_portable(x, 1, out);
             continue;
         }
-        exponent = exponent < min_scale_exponent ? min_scale_exponent : exponent;
-        const __m256 inverse = _mm256_castsi256_ps(_mm256_set1_epi32((254 - exponent) << 23));
+        const float scale = scale_of(magnitude);
+        const __m256 inverse = _mm256_set1_ps(1.0f / scale);
         __m256i q[4];
         for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], inverse));
         const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
         _mm256_store_si256(reinterpret_cast<__m256i *>(out->q), _mm256_permutevar8x32_epi32(packed, in_order));
-        const std::int32_t low_sum = sum_of(_mm256_add_epi32(q[0], q[1]));
-        const std::int32_t high_sum = sum_of(_mm256_add_epi32(q[2], q[3]));
-        const std::int32_t magic = (exponent + 23) << 23 | magic_mantissa;
-        const std::int32_t scale = exponent << 23;
-        __builtin_memcpy(&out->magic, &magic, sizeof magic);
-        out->start32 = magic - 128 * (low_sum + high_sum);
-        out->start16[0] = magic - 128 * low_sum;
-        out->start16[1] = magic - 128 * high_sum;
-        __builtin_memcpy(&out->scale, &scale, sizeof scale);
-        out->sum = out->scale * static_cast<float>(low_sum + high_sum);
-        out->padding[0] = out->padding[1] = 0;
+        finish_group(scale, sum_of(_mm256_add_epi32(q[0], q[1])), sum_of(_mm256_add_epi32(q[2], q[3])), out);
     }
 }
 

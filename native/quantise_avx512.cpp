@@ -13,27 +13,17 @@ void quantise_groups_avx512(const float *x, std::size_t num_groups, ActivationGr
         const __m512i low_magnitudes = _mm512_and_si512(_mm512_castps_si512(low), magnitude_bits);
         const __m512i high_magnitudes = _mm512_and_si512(_mm512_castps_si512(high), magnitude_bits);
         const std::int32_t largest = _mm512_reduce_max_epi32(_mm512_max_epi32(low_magnitudes, high_magnitudes));
-        std::int32_t exponent = ((largest + round_up_above_127) >> 23) - 6;
-        if (exponent > max_scale_exponent) {
+        if (largest > largest_magnitude) {
             quantise_groups_portable(x, 1, out);
             continue;
         }
-        exponent = exponent < min_scale_exponent ? min_scale_exponent : exponent;
-        const __m512 inverse = _mm512_castsi512_ps(_mm512_set1_epi32((254 - exponent) << 23));
+        const float scale = scale_of(largest);
+        const __m512 inverse = _mm512_set1_ps(1.0f / scale);
         const __m512i low_q = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
         const __m512i high_q = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
         _mm_store_si128(reinterpret_cast<__m128i *>(out->q), _mm512_cvtepi32_epi8(low_q));
         _mm_store_si128(reinterpret_cast<__m128i *>(out->q + 16), _mm512_cvtepi32_epi8(high_q));
-        const std::int32_t low_sum = _mm512_reduce_add_epi32(low_q), high_sum = _mm512_reduce_add_epi32(high_q);
-        const std::int32_t magic = (exponent + 23) << 23 | magic_mantissa;
-        const std::int32_t scale = exponent << 23;
-        __builtin_memcpy(&out->magic, &magic, sizeof magic);
-        out->start32 = magic - 128 * (low_sum + high_sum);
-        out->start16[0] = magic - 128 * low_sum;
-        out->start16[1] = magic - 128 * high_sum;
-        __builtin_memcpy(&out->scale, &scale, sizeof scale);
-        out->sum = out->scale * static_cast<float>(low_sum + high_sum);
-        out->padding[0] = out->padding[1] = 0;
+        finish_group(scale, _mm512_reduce_add_epi32(low_q), _mm512_reduce_add_epi32(high_q), out);
     }
 }
 

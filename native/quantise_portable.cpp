@@ -23,7 +23,7 @@ float float_of(int32_t bits) {
 
 void write_not_finite(ActivationGroup *out) {
     *out = ActivationGroup{};
-    out->magic = out->sum = out->scale = float_of(nan_bits);
+    out->scale = out->scaled_magic = out->sum = float_of(nan_bits);
 }
 
 void quantise_group(const float *x, ActivationGroup *out) {
@@ -32,26 +32,17 @@ void quantise_group(const float *x, ActivationGroup *out) {
         const int32_t magnitude = bits_of(x[i]) & 0x7fffffff;
         largest = magnitude > largest ? magnitude : largest;
     }
-    int32_t exponent = ((largest + round_up_above_127) >> 23) - 6;
-    if (exponent > max_scale_exponent) return write_not_finite(out);
-    if (exponent < min_scale_exponent) exponent = min_scale_exponent;
-    const float inverse = float_of((254 - exponent) << 23), rounder = 12582912.0f;
+    if (largest > largest_magnitude) return write_not_finite(out);
+    const float scale = scale_of(largest), inverse = 1.0f / scale;
     int32_t sums[2] = {0, 0};
     for (size_t half = 0; half < 2; ++half)
         for (size_t i = 16 * half; i < 16 * half + 16; ++i) {
-            // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the lowest bits.
-            const int32_t q = bits_of(x[i] * inverse + rounder) - bits_of(rounder);
+            // Adding it rounds to the nearest integer, ties to even, and leaves that in the lowest bits.
+            const int32_t q = bits_of(x[i] * inverse + magic) - magic_bits;
             out->q[i] = static_cast<std::int8_t>(q);
             sums[half] += q;
         }
-    const int32_t magic = (exponent + 23) << 23 | magic_mantissa;
-    out->magic = float_of(magic);
-    out->start32 = magic - 128 * (sums[0] + sums[1]);
-    out->start16[0] = magic - 128 * sums[0];
-    out->start16[1] = magic - 128 * sums[1];
-    out->scale = float_of(exponent << 23);
-    out->sum = out->scale * static_cast<float>(sums[0] + sums[1]);
-    out->padding[0] = out->padding[1] = 0;
+    finish_group(scale, sums[0], sums[1], out);
 }
 
 }  // namespace

@@ -117,6 +117,39 @@ def test_prompts_keep_their_rows_whatever_the_others_draft() -> None:
     assert rows == [24] * 5
 
 
+def joint_start(late_by: float, step_s: float) -> list[int]:
+    """Return the rows of each step where two long prompts come `late_by` seconds after a short one."""
+    clock = ManualClock()
+    limits = SchedulerLimits(max_num_batched_tokens=20, prefill_chunk=20, joint_start_s=2.0)
+    engine = make_engine(hashed_logits(VOCAB), VOCAB, limits=limits, clock=clock)
+
+    def step() -> None:
+        engine.step()
+        clock.advance(step_s)
+
+    engine.submit(request([1, 2], SamplingParams(max_tokens=90), request_id="short"))
+    if late_by:
+        step()
+        clock.advance(late_by)
+    for name in ("long1", "long2"):
+        engine.submit(request([ord(name[-1]) % VOCAB] * 50, SamplingParams(max_tokens=1), request_id=name))
+    while engine.num_running + engine.num_waiting > 1:
+        step()
+    return list(engine._model.rows)
+
+
+def test_requests_that_come_together_start_together() -> None:
+    assert joint_start(late_by=0, step_s=0.1) == [20, 20, 20, 20, 20, 7]
+
+
+def test_a_stream_that_runs_is_not_held_up_by_who_comes_later() -> None:
+    assert joint_start(late_by=0.1, step_s=0.1) == [2, *[9] * 12, 5]
+
+
+def test_a_joint_start_ends_after_a_while() -> None:
+    assert joint_start(late_by=0, step_s=1.0)[:4] == [20, 20, 9, 9]
+
+
 def test_a_lone_prompt_takes_whole_chunks() -> None:
     limits = SchedulerLimits(max_num_batched_tokens=64, prefill_chunk=32)
     engine = make_engine(hashed_logits(VOCAB), VOCAB, limits=limits)

@@ -1,4 +1,4 @@
-"""Quantised activations: power-of-two scales, sums for the kernels, equal bits on every instruction set."""
+"""Quantised activations: scales, sums for the kernels, equal bits on every instruction set."""
 
 from collections.abc import Iterator
 
@@ -31,12 +31,12 @@ def test_values_are_within_half_a_step(num_inputs: int) -> None:
     groups = quantise(x)
     real = groups[:, : num_inputs // 32]
     largest = np.abs(x).reshape(5, -1, 32).max(2)
-    assert (np.frexp(real["scale"])[0] == 0.5).all()
-    assert (np.abs(real["q"].astype(int)).max(2) <= 127).all()
-    assert (largest / real["scale"] > 63).all()
-    assert (largest / real["scale"] <= 127).all()
-    steps = np.repeat(real["scale"], 32, axis=1)
-    assert (np.abs(dequantise(groups, num_inputs) - x) <= steps / 2).all()
+    assert (real["scale"].view(np.uint32) % 4 == 0).all()  # so that it times magic is exact
+    assert (np.abs(real["q"].astype(int)).max(2) == 127).all()
+    assert np.allclose(largest / 127, real["scale"], rtol=2**-20, atol=0)
+    steps = np.repeat(real["scale"], 32, axis=1).astype(np.float64)
+    errors = np.abs(dequantise(groups, num_inputs) - x.astype(np.float64))
+    assert (errors <= steps * (0.5 + 127 * 2**-22)).all()
 
 
 def test_sums_and_starts_follow_from_the_values() -> None:
@@ -44,10 +44,10 @@ def test_sums_and_starts_follow_from_the_values() -> None:
     q = groups["q"].astype(np.int64).reshape(4, 4, 2, 16)
     assert (q[:, 3] == 0).all()  # padding
     halves = q.sum(3)
-    magic = groups["magic"].view(np.int32).astype(np.int64)
-    assert (groups["magic"] == np.float32(1.5 * 2**23) * groups["scale"]).all()
+    magic = int(np.float32(1.5 * 2**23).view(np.int32))
+    assert (groups["scaled_magic"] == 1.5 * 2**23 * groups["scale"].astype(np.float64)).all()
     assert (groups["sum"] == groups["scale"] * halves.sum(2).astype(np.float32)).all()
-    assert (groups["start16"] == magic[..., None] - 128 * halves).all()
+    assert (groups["start16"] == magic - 128 * halves).all()
     assert (groups["start32"] == magic - 128 * halves.sum(2)).all()
 
 
@@ -65,17 +65,20 @@ def test_every_instruction_set_gives_the_same_bytes() -> None:
 
 def test_ties_go_to_even() -> None:
     x = np.zeros((1, 32), np.float32)
-    x[0, :6] = [64, 0.5, 1.5, 2.5, -0.5, -1.5]
-    assert quantise(x)["q"][0, 0, :6].tolist() == [64, 0, 2, 2, 0, -2]
+    x[0, :6] = [127, 0.5, 1.5, 2.5, -0.5, -1.5]
+    assert quantise(x)["q"][0, 0, :6].tolist() == [127, 0, 2, 2, 0, -2]
 
 
 @pytest.mark.parametrize(
-    ("largest", "scale"), [(127.0, 1.0), (127.0001, 2.0), (128.0, 2.0), (63.5, 0.5), (0.0, 2.0**-100)]
+    ("largest", "scale"),
+    [(127.0, 1.0), (254.0, 2.0), (127.0 * 2**100, 2.0**100), (127.0 * 2**-100, 2.0**-100), (0.0, 2.0**-100)],
 )
-def test_the_scale_is_the_smallest_that_holds_the_largest_value(largest: float, scale: float) -> None:
+def test_the_largest_value_is_127_steps(largest: float, scale: float) -> None:
     x = np.zeros((1, 32), np.float32)
     x[0, 31] = -largest
-    assert quantise(x)["scale"][0, 0] == scale
+    groups = quantise(x)
+    assert groups["scale"][0, 0] == scale
+    assert groups["q"][0, 0, 31] == (-127 if largest else 0)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
@@ -84,7 +87,7 @@ def test_a_group_that_cannot_be_held_says_so(value: float) -> None:
     x[0, 40] = value
     groups = quantise(x)
     assert np.isnan(groups["scale"][0]).tolist() == [False, True]
-    assert np.isnan(groups["magic"][0, 1])
+    assert np.isnan(groups["scaled_magic"][0, 1])
     assert np.isnan(groups["sum"][0, 1])
 
 

@@ -73,6 +73,9 @@ class EngineSettings(BaseModel):
     max_overtaking_s: float = Field(1.0, ge=0.0, allow_inf_nan=False)
     """A waiting request that does not fit the KV memory is overtaken by later ones that do, until it has
     waited this many seconds."""
+    joint_start_s: float = Field(4.0, ge=0.0, allow_inf_nan=False)
+    """For so many seconds after a stream's first token, prompts of requests that had come before it take all
+    the rows they want: requests that come together start together. Then `mixed_prefill_ratio` holds."""
     kv_memory: int | None = Field(None, ge=1)
     """Bytes for the KV caches of both models together; not given, a quarter of the memory that is free."""
     block_size: int = Field(16, ge=1)

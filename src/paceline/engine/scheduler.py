@@ -57,6 +57,8 @@ class SchedulerLimits:
     those before it did on average, so the step takes at most 1 + this times as long as without prompts."""
     max_overtaking_s: float = 1.0
     """A request that does not fit is overtaken by later ones that do, until it has waited this long."""
+    joint_start_s: float = 4.0
+    """How long after a stream's first token prompts that came before it still have all the rows they want."""
 
 
 DraftLength = Callable[[Sequence], int]
@@ -140,7 +142,13 @@ class Scheduler:
         self._room.begin_step()
         decoding = [s for s in self._running if s.is_decoding]
         prefilling = [s for s in self._running if not s.is_decoding]
-        rows = _Rows(self._limits, len(decoding), has_prompts=bool(prefilling or self._waiting))
+        prompts = prefilling or self._waiting
+        rows = _Rows(
+            self._limits,
+            len(decoding),
+            has_prompts=bool(prompts),
+            is_joint_start=bool(decoding and prompts) and self._start_together(decoding, prompts[0], now),
+        )
         planned = [
             *self._plan_each(decoding, lambda s: self._fit_decoding(s, rows)),
             *self._plan_each(prefilling, lambda s: self._fit_prefill(s, rows)),
@@ -149,6 +157,15 @@ class Scheduler:
         # A later sequence may have pushed out one that was planned before it.
         still_running = [p for p in planned if p.sequence.status is SequenceStatus.RUNNING]
         return StepPlan(tuple(sorted(still_running, key=lambda p: p.sequence.number)))
+
+    def _start_together(self, decoding: Iterable[Sequence], prompt: Sequence, now: float) -> bool:
+        """Whether a prompt came before any stream's first token, and not long ago.
+
+        Else the streams that have just begun would run for long at the cost of a full step and the yield of
+        one with few sequences: all are better off when the prompts are out of the way first.
+        """
+        started_at = min(s.first_token_at for s in decoding if s.first_token_at is not None)
+        return prompt.submitted_at <= started_at and now - started_at < self._limits.joint_start_s
 
     def _plan_each(
         self, sequences: Iterable[Sequence], fit: Callable[[Sequence], PlannedSequence | None]
@@ -215,8 +232,10 @@ class Scheduler:
 class _Rows:
     """The rows of one step: one for each sequence that decodes, then those of prompts, then drafts."""
 
-    def __init__(self, limits: SchedulerLimits, num_decoding: int, *, has_prompts: bool) -> None:
-        self._ratio = limits.mixed_prefill_ratio
+    def __init__(
+        self, limits: SchedulerLimits, num_decoding: int, *, has_prompts: bool, is_joint_start: bool
+    ) -> None:
+        self._ratio = math.inf if is_joint_start else limits.mixed_prefill_ratio
         self._num_decoding = min(num_decoding, limits.max_num_batched_tokens)
         self._num_beside_prompts = self._num_decoding
         self._num_of_prompts = 0
@@ -235,7 +254,7 @@ class _Rows:
         return max(0, self._left - self._kept)
 
     def _most_of_prompts(self) -> int:
-        if not self._num_beside_prompts:
+        if not self._num_beside_prompts or self._ratio == math.inf:
             return self._left + self._num_of_prompts
         return max(MIN_MIXED_PREFILL, math.ceil(self._ratio * self._num_beside_prompts))
 

@@ -13,11 +13,11 @@ GROUP_INPUTS = 32
 ACTIVATION_GROUP = np.dtype(
     [
         ("q", np.int8, GROUP_INPUTS),
-        ("magic", np.float32),
+        ("scale", np.float32),
+        ("scaled_magic", np.float32),
+        ("sum", np.float32),
         ("start32", np.int32),
         ("start16", np.int32, 2),
-        ("sum", np.float32),
-        ("scale", np.float32),
         ("padding", np.int32, 2),
     ]
 )
