@@ -18,6 +18,8 @@ from paceline.policy.step_costs import StepCosts
 class _Request:
     num_prompt: int
     num_output: int
+    submitted_at: float = 0.0
+    first_token_at: float = 0.0
     num_computed: int = 0
     num_emitted: int = 0
 
@@ -47,9 +49,10 @@ def plain_seconds(
     while waiting or running:
         while waiting and len(running) < concurrency:
             running.append(waiting.pop(0))
+            running[-1].submitted_at = seconds
         decoding = [one for one in running if one.num_emitted]
         room = limits.max_num_batched_tokens - len(decoding)
-        if decoding:
+        if decoding and not _start_together(running, seconds, limits):
             mixed = math.ceil(limits.mixed_prefill_ratio * len(decoding))
             room = min(room, max(MIN_MIXED_PREFILL, mixed))
         chunks: list[tuple[_Request, int]] = []
@@ -65,6 +68,14 @@ def plain_seconds(
             one.num_emitted += 1
         for one, count in chunks:
             one.num_computed += count
-            one.num_emitted += one.num_computed == one.num_prompt
+            if one.num_computed == one.num_prompt:
+                one.num_emitted, one.first_token_at = 1, seconds
         running = [one for one in running if one.num_emitted < one.num_output]
     return seconds
+
+
+def _start_together(running: Sequence[_Request], now: float, limits: SchedulerLimits) -> bool:
+    """Whether prompts go first, as they came with the streams that have just begun."""
+    started_at = min(one.first_token_at for one in running if one.num_emitted)
+    prompts = [one.submitted_at for one in running if not one.num_emitted]
+    return bool(prompts) and prompts[0] <= started_at and now - started_at < limits.joint_start_s

@@ -24,6 +24,7 @@ PREFILL_ROWS = 256
 MIXED_RATIO = 1.5
 DRAFT_CHUNK = 128
 CATCH_UP = 8
+JOINT_START_S = 4.0
 
 
 class Simulator:
@@ -103,7 +104,8 @@ class Simulator:
         machine, now = self.machine, self.clock()
         decoding = [s for s in self._running if s.is_decoding]
         prefilling = [s for s in self._running if not s.is_decoding]
-        room = PREFILL_ROWS if not decoding else max(8, int(MIXED_RATIO * len(decoding)))
+        is_alone = not decoding or (bool(prefilling) and _start_together(decoding, prefilling[0], now))
+        room = PREFILL_ROWS - len(decoding) if is_alone else max(8, int(MIXED_RATIO * len(decoding)))
         chunks: list[tuple[SimulatedSequence, int]] = []
         for sequence in prefilling:
             count = min(sequence.num_prompt_left, room)
@@ -341,3 +343,9 @@ class Simulator:
         if self.machine.outliers and self._rng.random() < self.machine.outliers:
             shaken *= 10.0
         return shaken
+
+
+def _start_together(decoding: Sequence[SimulatedSequence], prompt: SimulatedSequence, now: float) -> bool:
+    """Whether a prompt goes first, as it came with the streams that have just begun."""
+    started_at = min(s.first_token_at for s in decoding if s.first_token_at is not None)
+    return prompt.submitted_at <= started_at and now - started_at < JOINT_START_S
