@@ -65,7 +65,8 @@ def test_frequencies_and_attention_factor(name: str, tmp_path: Path) -> None:
     rotary = read_rotary(keys, GLOBAL, 1e4)
     ours = frequencies_of(rotary, 128, None)
     # Powers are another library's, so they may differ in the last bit; nothing else does.
-    np.testing.assert_allclose(ours, expected.numpy(), rtol=1.2e-7, atol=0)
+    # PyTorch raises to powers in float32, with an error that depends on the instruction set.
+    np.testing.assert_allclose(ours, expected.numpy(), rtol=5e-7, atol=0)
     assert rotary.attention_factor == pytest.approx(attention_factor, rel=1e-12)
 
 

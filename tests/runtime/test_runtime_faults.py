@@ -237,6 +237,8 @@ def test_the_time_to_wait_is_that_between_answers() -> None:
 
 PROGRAM = """
     import asyncio
+    import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
     from paceline.runtime import Runtime
     from tests.engine.scripted import hashed_logits, make_engine, request
     from paceline.records import SamplingParams
@@ -275,7 +277,10 @@ def test_ctrl_c_ends_the_process_at_once(how: str, code: int) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "token\n"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode in (code, 1)
     assert "KeyboardInterrupt" in errors
     assert "Fatal" not in errors
