@@ -61,6 +61,8 @@ models: $(VENV)/ready-test ## fetch every model that the tests use
 
 verify: models ## the long proofs on real models, for a machine with an hour to spare
 	$(BIN)/python -m verify.lossless
+	$(BIN)/python -m verify.soak
+	$(BIN)/python -m verify.soak --pair
 
 clean: ## remove what these commands made here; downloaded models stay in the cache
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

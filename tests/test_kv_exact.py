@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import pytest
 
 from paceline import LLM, SamplingParams, SpeculationParams
 from paceline.drafters.model import ModelDrafter
+from paceline.models.native_decoder import NativeDecoder
 from paceline.records import GenerationResult
 from tests.tiny_models import TinyModel
 
@@ -150,6 +152,29 @@ def test_unloading_the_draft_model(tiny: Pair, llm: LLM, plain: Plain) -> None:
     assert sum(r.speculation.num_accepted for r in results.values()) > 0
 
 
+def anonymous_bytes() -> int:
+    """What this process holds beside mapped files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+
+
+@pytest.mark.models
+def test_the_memory_of_unloaded_weights_is_the_systems_again(preset_path: Callable[[str], Path]) -> None:
+    """Not the allocator's: what a draft model took is there for others, and once more after a second time."""
+    path = str(preset_path("smollm2-135m-instruct"))
+    with LLM(path, path, context_length=128, kv_memory="16MiB") as llm:
+        engine = llm.loaded.engine
+        drafter = engine.drafters["model"]
+        assert isinstance(drafter, ModelDrafter)
+        assert isinstance(drafter._model, NativeDecoder)
+        size = drafter._model.weight_bytes
+        for _ in range(2):
+            before = anonymous_bytes()
+            engine.unload_drafter("model")
+            assert before - anonymous_bytes() > 0.8 * size
+            engine.load_drafter("model")
+
+
 @pytest.mark.models
 def test_a_real_model(preset_path: Callable[[str], Path]) -> None:
     """All of it at once on SmolLM2, drafted for by itself: few blocks, small chunks, a shared beginning."""
@@ -169,6 +194,22 @@ def test_a_real_model(preset_path: Callable[[str], Path]) -> None:
         results = llm.generate(prompts, sampling)
         assert [same(r) for r in results] == expected
         assert engine.num_preemptions > 0
+        hits_before = engine.kv_stats().num_prefix_hits
+        for _ in range(2):
+            assert [same(r) for r in llm.generate(prompts[:2], sampling)] == expected[:2]
+        assert engine.kv_stats().num_prefix_hits > hits_before
+        # Gone and back again while requests run, and gone for good.
+        numbered = {llm.submit(prompt, sampling): i for i, prompt in enumerate(prompts)}
+        changed = {}
+        for step in itertools.count():
+            if step in (12, 20):
+                (engine.unload_drafter if step == 12 else engine.load_drafter)("model")
+            changed |= {numbered[c.request_id]: same(c.result) for c in engine.step() if c.result is not None}
+            if not engine.has_work:
+                break
+        llm._inbox.clear()
+        assert step > 20
+        assert [changed[i] for i in range(len(prompts))] == expected
         engine.unload_drafter("model")
         again = llm.generate(prompts, sampling)
         assert [same(r) for r in again] == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -364,6 +365,15 @@ def test_a_closed_llm_says_so(target: str) -> None:
     llm.close()
     with pytest.raises(ConfigError, match="closed"):
         llm.generate("the")
+
+
+def test_a_closed_llm_holds_nothing_though_it_is_kept(target: str, draft: str) -> None:
+    llm = LLM(target, draft, **LIMITS)
+    (result,) = llm.generate("the", SamplingParams(max_tokens=3))
+    alive = [weakref.ref(llm.loaded.engine), weakref.ref(llm.loaded.engine._model)]
+    llm.close()
+    assert [reference() for reference in alive] == [None, None]
+    assert result.usage.completion_tokens == 3
 
 
 def test_context_ends_an_answer_at_its_last_place(target: str, draft: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +14,7 @@ from paceline.engine.calibration import Progress
 from paceline.engine.loading import LoadedEngine, load_engine
 from paceline.engine.requests import Messages, Prompt, RequestMaker, as_prompts, is_batch, is_conversation
 from paceline.errors import ConfigError, InvalidParameterError
+from paceline.models.pages import release_free_memory
 from paceline.records import GenerationResult, SamplingParams, SpeculationParams, StreamChunk
 
 
@@ -63,7 +65,7 @@ class LLM:
     def _attach(self, loaded: LoadedEngine, settings: EngineSettings) -> None:
         self._loaded: LoadedEngine | None = loaded
         self.settings = settings
-        self._requests = RequestMaker(loaded, settings)
+        self._requests: RequestMaker | None = RequestMaker(loaded, settings)
         self._inbox: dict[str, _Inbox] = {}
 
     def __enter__(self) -> Self:
@@ -78,8 +80,10 @@ class LLM:
 
     def close(self) -> None:
         """Drop the models and their memory; requests that still run are dropped with them."""
-        self._loaded = None
+        self._loaded = self._requests = None
         self._inbox.clear()
+        gc.collect()  # an engine and its parts know each other
+        release_free_memory()
 
     def _check_open(self) -> None:
         if self._loaded is None:
@@ -94,12 +98,20 @@ class LLM:
         assert self._loaded is not None
         return self._loaded
 
+    @property
+    def _maker(self) -> RequestMaker:
+        self._check_open()
+        assert self._requests is not None
+        return self._requests
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | None = None,
         *,
         speculation: SpeculationParams | None = None,
+        route: str | None = None,
+        tenant: str | None = None,
     ) -> list[GenerationResult]:
         """Complete raw prompts, all in one batch.
 
@@ -107,6 +119,8 @@ class LLM:
             prompts: one prompt or several; text is tokenised with the model's own BOS rule.
             params: how tokens are chosen; the default is greedy to the end of the context.
             speculation: overrides the engine's default.
+            route, tenant: what kind of traffic this is, and who asks; drafts come from earlier answers of the
+                same two alone, unless `answer_sharing` says otherwise.
 
         Returns:
             For each prompt, in order, its n results. A sequence that could not go on has the finish reason
@@ -116,7 +130,8 @@ class LLM:
             RequestError: a prompt or parameter is wrong; nothing has run then.
         """
         many = as_prompts(prompts)
-        return self._run([self.encode(prompt) for prompt in many], params, speculation)
+        names = {"route": route, "tenant": tenant}
+        return self._run([self.encode(prompt) for prompt in many], params, speculation, names)
 
     def chat(
         self,
@@ -124,10 +139,13 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         speculation: SpeculationParams | None = None,
+        route: str | None = None,
+        tenant: str | None = None,
     ) -> list[GenerationResult]:
         """Answer one conversation or several, as `generate` does; needs a model with a chat template."""
         many = messages if is_batch(messages) else [messages]
-        return self._run([self.encode_chat(one) for one in many], params, speculation)  # type: ignore[arg-type]
+        prompts = [self.encode_chat(one) for one in many]  # type: ignore[arg-type]
+        return self._run(prompts, params, speculation, {"route": route, "tenant": tenant})
 
     def stream(
         self,
@@ -135,6 +153,8 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         speculation: SpeculationParams | None = None,
+        route: str | None = None,
+        tenant: str | None = None,
     ) -> Iterator[StreamChunk]:
         """Yield one answer piece by piece; the last chunk carries the whole result. With n > 1 the choices
         come interleaved, and each has its own last chunk.
@@ -143,17 +163,17 @@ class LLM:
         """
         is_chat = not isinstance(prompt, str) and is_conversation(prompt)
         token_ids = self.encode_chat(prompt) if is_chat else self.encode(prompt)  # type: ignore[arg-type]
-        return self.chunks(self.submit(token_ids, params, speculation=speculation))
+        return self.chunks(
+            self.submit(token_ids, params, speculation=speculation, route=route, tenant=tenant)
+        )
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return a raw prompt's token ids, with the BOS token if the model wants one."""
-        self._check_open()
-        return self._requests.encode(prompt)
+        return self._maker.encode(prompt)
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return a conversation's token ids, rendered with the model's chat template."""
-        self._check_open()
-        return self._requests.encode_chat(messages)
+        return self._maker.encode_chat(messages)
 
     def submit(
         self,
@@ -163,11 +183,12 @@ class LLM:
         speculation: SpeculationParams | None = None,
         request_id: str | None = None,
         route: str | None = None,
+        tenant: str | None = None,
     ) -> str:
         """Queue one request and return its id; `chunks` or `run` then drive the engine."""
         engine = self.loaded.engine
-        request = self._requests.make(
-            token_ids, params, speculation=speculation, request_id=request_id, route=route
+        request = self._maker.make(
+            token_ids, params, speculation=speculation, request_id=request_id, route=route, tenant=tenant
         )
         engine.submit(request)
         self._inbox[request.id] = _Inbox(request.sampling.n)
@@ -218,11 +239,12 @@ class LLM:
         prompts: Sequence[Sequence[int]],
         params: SamplingParams | None,
         speculation: SpeculationParams | None,
+        names: Mapping[str, str | None],
     ) -> list[GenerationResult]:
         request_ids: list[str] = []
         try:
             for token_ids in prompts:
-                request_ids.append(self.submit(token_ids, params, speculation=speculation))
+                request_ids.append(self.submit(token_ids, params, speculation=speculation, **names))
             return [result for request_id in request_ids for result in _results(self.chunks(request_id))]
         except BaseException:
             self._abort(request_ids)

@@ -213,7 +213,7 @@ class SpeculationStats:
     num_emitted: int = 0
     """Tokens emitted in those steps: accepted and bonus."""
     fallback: str | None = None
-    """Why drafting ended before the answer did, if it did."""
+    """Why there were no drafts, for a while or to the end, though the request asked for them."""
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -272,39 +272,6 @@ class GenerationResult:
     """One for each token of the prompt, none for its first; on choice 0 only."""
     index: int = 0
     """Which of the request's n choices this is."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the line that `paceline generate --json` prints."""
-        stats, timing = self.speculation, self.timing
-        return {
-            "id": self.id,
-            "route": self.route,
-            "text": self.text,
-            "token_ids": list(self.token_ids),
-            "finish_reason": self.finish_reason.value,
-            "usage": {
-                "prompt_tokens": self.usage.prompt_tokens,
-                "completion_tokens": self.usage.completion_tokens,
-            },
-            "speculation": {
-                "drafter": stats.drafter,
-                "num_steps": stats.num_steps,
-                "num_drafted": stats.num_drafted,
-                "num_accepted": stats.num_accepted,
-                "acceptance_rate": stats.acceptance_rate,
-                "acceptance_length": stats.acceptance_length,
-                "fallback": stats.fallback,
-            },
-            "timing": {
-                "ttft_s": timing.ttft_s,
-                "decode_s": timing.decode_s,
-                "tokens_per_second": timing.tokens_per_second,
-                "draft_s": timing.draft_s,
-                "verify_s": timing.verify_s,
-            },
-            "seed": self.seed,
-            "index": self.index,
-        }
 
 
 @dataclass(frozen=True, slots=True)

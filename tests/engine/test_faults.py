@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +16,7 @@ from paceline.clock import ManualClock
 from paceline.drafters.interface import DraftProposal, DraftRequest
 from paceline.drafters.scripted import ScriptedDrafter
 from paceline.engine.scheduler import SchedulerLimits
-from paceline.errors import StalledError, StepError
+from paceline.errors import GenerationError, StalledError, StepError
 from paceline.models.interface import KVStore, SequenceSlice
 from paceline.models.scripted import ScriptedModel
 from paceline.records import FinishReason, GenerationResult, SamplingParams
@@ -156,6 +159,33 @@ def test_a_target_that_fails_ends_those_of_its_step_and_no_others(caplog: pytest
     assert "the target failed in a step of 2 sequences" in caplog.text
 
 
+class Watched(ScriptedModel):
+    """Remembers what it returned for as long as somebody else does."""
+
+    def forward(self, slices: Sequence[SequenceSlice], kv: KVStore) -> torch.Tensor:
+        logits = super().forward(slices, kv).numpy().copy()
+        if self.num_forwards == 4:
+            logits[:] = np.nan
+        self.alive.append(weakref.ref(logits))
+        return torch.from_numpy(logits)
+
+
+def test_answers_that_failed_do_not_keep_what_their_step_computed() -> None:
+    """A row of logits is half a megabyte for a large vocabulary, and callers may keep results for long."""
+    engine = make_engine(LOGITS, V, {"scripted": oracle(LOGITS)})
+    model = Watched(LOGITS, V)
+    model.alive = []
+    engine._model = model
+    results = run(engine, *(request([i], PARAMS, speculate(2)) for i in range(3)))
+    assert [type(r.error) for r in results] == [GenerationError] * 3
+    engine.submit(request([1], PARAMS))
+    engine._memory.store = None  # type: ignore[assignment]
+    failed = [chunk.result for chunk in drain(engine)]
+    assert [type(r.error) for r in failed if r is not None] == [StepError]
+    gc.collect()
+    assert not any(logits() is not None for logits in model.alive)
+
+
 def test_a_token_that_cannot_be_taken_over_ends_one_answer() -> None:
     engine = make_engine(LOGITS, V)
     whole = plain([1])[0]
@@ -167,7 +197,7 @@ def test_a_token_that_cannot_be_taken_over_ends_one_answer() -> None:
             raise KeyError(token_id)
         return tokens[token_id]
 
-    engine._vocabulary.token_bytes = token_bytes  # type: ignore[method-assign]
+    engine._intake._vocabulary.token_bytes = token_bytes  # type: ignore[method-assign]
     bad, *good = run(engine, *(request([p], PARAMS) for p in (1, *others)))
     assert bad.finish_reason is FinishReason.ERROR
     assert isinstance(bad.error, StepError)

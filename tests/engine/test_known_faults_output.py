@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from paceline.drafters.answer_store import AnswerStore
 from paceline.drafters.scripted import ScriptedDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.models.scripted import table_logits
@@ -117,6 +118,25 @@ def test_stop_string_early_in_a_long_accepted_run(begin: int) -> None:
     # Ids, log-probabilities and usage are trimmed to match the text.
     assert len(on.token_ids) == begin == on.usage.completion_tokens == len(on.logprobs or ())
     assert on.speculation.num_accepted <= on.speculation.num_emitted == max(0, begin - 1)
+
+
+@pytest.mark.parametrize("begin", [1, 4, 7])
+def test_stop_string_that_an_earlier_answer_is_drafted_from(begin: int) -> None:
+    """B9: a store that has "END" and what followed it, from an answer for which it was no stop."""
+    text = "abcdefgh"[:begin] + "END```\nijkl"
+    tokens, chain = _spelling(text)
+    logits = table_logits(dict(zip([0, *chain], chain, strict=False)), len(tokens))
+    suffix = SuffixDrafter(min_match_length=1, answers=AnswerStore())
+    engine = make_engine(logits, len(tokens), {"suffix": suffix}, tokens=tokens)
+    cap = SamplingParams(max_tokens=len(text))
+    (first,) = run(engine, request([0], cap, speculate(12, "suffix")))
+    assert first.text == text
+    stopping = cap.model_copy(update={"stop": ("END",)})
+    (off,) = run(engine, request([0], stopping))
+    (on,) = run(engine, request([0], stopping, speculate(12, "suffix")))
+    assert outcome(on) == outcome(off)
+    assert (on.text, on.finish_reason) == (text[:begin], FinishReason.STOP)
+    assert on.speculation.num_drafted > begin + 3  # the block ran on behind the stop
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.config.engine import EngineSettings
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, InvalidParameterError
 from paceline.llm import LLM
 from paceline.records import SamplingParams, SpeculationParams
 from tests.tiny_models import TinyModel
@@ -45,6 +45,54 @@ def test_a_store_of_no_tokens_keeps_nothing(models: tuple[str, str]) -> None:
     with LLM(models[0], drafter="suffix", answer_store_tokens=0, kv_memory="64MiB") as llm:
         first, again = (llm.generate([[5, 6, 7, 8]], PARAMS)[0] for _ in range(2))
     assert first.speculation == again.speculation
+
+
+def accepted(llm: LLM, **names: str) -> int:
+    """Drafts that stood of one answer, which is the same each time."""
+    return llm.generate([5, 6, 7, 8], PARAMS, **names)[0].speculation.num_accepted
+
+
+def test_a_tenants_answers_are_drafted_from_for_that_tenant_alone(models: tuple[str, str]) -> None:
+    """B36: through the API that callers use; none is a tenant of its own, not all of them."""
+    with LLM(models[0], drafter="suffix", kv_memory="64MiB") as llm:
+        fresh = accepted(llm, tenant="a", route="chat")
+        again = accepted(llm, tenant="a", route="chat")
+        assert again > fresh
+        others = [{"tenant": "b", "route": "chat"}, {"tenant": "a", "route": "code"}, {"route": "chat"}, {}]
+        assert [accepted(llm, **names) for names in others] == [fresh] * 4
+        llm.submit([5, 6, 7, 8], PARAMS, tenant="b", route="chat")
+        (submitted,) = [chunk.result for chunk in llm.run() if chunk.result is not None]
+        *_, last = llm.stream([5, 6, 7, 8], PARAMS, tenant="b", route="code")
+        assert last.result is not None
+        assert submitted.speculation.num_accepted == again
+        assert last.result.speculation.num_accepted == fresh
+
+
+def test_tenants_may_share_where_that_is_configured(models: tuple[str, str]) -> None:
+    with LLM(models[0], drafter="suffix", kv_memory="64MiB", answer_sharing="route") as llm:
+        fresh = accepted(llm, tenant="a", route="chat")
+        assert accepted(llm, tenant="b", route="chat") > fresh
+
+
+def test_drafts_that_nobody_could_make_are_refused(models: tuple[str, str]) -> None:
+    """B42: who asks for drafts where no drafter is the engine's own is not just decoded plainly."""
+    with LLM(models[0], kv_memory="64MiB") as llm:
+        with pytest.raises(
+            InvalidParameterError, match=r"speculation without a drafter; expected .*'suffix'"
+        ):
+            llm.generate([5], PARAMS, speculation=SpeculationParams(draft_length=3))
+        assert not llm.loaded.engine.has_work
+        for harmless in (SpeculationParams(draft_length=0), SpeculationParams(enabled=False), None):
+            (result,) = llm.generate([5], PARAMS, speculation=harmless)
+            assert result.speculation.num_drafted == 0
+
+
+@pytest.mark.parametrize("name", ["request_id", "route", "tenant"])
+def test_names_are_text(models: tuple[str, str], name: str) -> None:
+    with LLM(models[0], kv_memory="64MiB") as llm:
+        with pytest.raises(InvalidParameterError, match=f"{name} of type list; expected text, or none"):
+            llm.submit([5], PARAMS, **{name: ["a"]})
+        assert not llm.loaded.engine.has_work
 
 
 def test_mixed_needs_a_draft_model() -> None:

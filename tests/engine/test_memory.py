@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
 from paceline.config.engine import EngineSettings
+from paceline.engine import loading
 from paceline.engine.memory import KV_SHARE, ModelRole, allocate_kv, check_weights_fit
+from paceline.engine.scheduler import SchedulerLimits
 from paceline.errors import CapacityError
+from paceline.llm import LLM
 from paceline.models import kv_arena
+from paceline.models.interface import KVStore, SequenceSlice
 from paceline.models.kv_arena import KVArena, KVLayout, plan_pages
+from paceline.models.native_decoder import NativeDecoder
 from paceline.models.scripted import ScriptedModel
+from paceline.records import SamplingParams, SpeculationParams
+from tests.engine.scripted import always, drain, hashed_logits, make_engine, request, speculate
+from tests.tiny_models import TinyModel
 
 CPU = torch.device("cpu")
 WORK = 4 * 8 * 512
@@ -121,3 +135,57 @@ def test_pages_too_small_for_a_model_are_a_mistake() -> None:
     for layout, block_size in ((KVLayout(16, 8), 8), (KVLayout(12, 12), 4)):
         with pytest.raises(ValueError, match="pages of 64 bytes"):
             arena.check(layout, block_size)
+
+
+class Counted(ScriptedModel):
+    """Keeps how many rows of logits each forward pass gave."""
+
+    def forward(self, slices: Sequence[SequenceSlice], kv: KVStore) -> torch.Tensor:
+        logits = super().forward(slices, kv)
+        self.num_logits.append(len(logits))
+        return logits
+
+
+@settings_of_hypothesis(max_examples=40, deadline=None)
+@given(st.integers(4, 40), st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_no_step_has_more_rows_of_logits_than_were_counted(rows: int, chunk: int, seed: int) -> None:
+    """Prompts whose every row is scored, drafts and prompts that join: never more than the rows of a step."""
+    rng = np.random.default_rng(seed)
+    limits = SchedulerLimits(max_num_seqs=4, max_num_batched_tokens=rows, prefill_chunk=chunk)
+    engine = make_engine(hashed_logits(8), 8, {"scripted": always(*range(8))}, limits=limits)
+    model = Counted(hashed_logits(8), 8)
+    model.num_logits = []
+    engine._model = model
+    for i in range(8):
+        scores = 1 if rng.random() < 0.6 else None
+        params = SamplingParams(max_tokens=int(rng.integers(1, 20)), prompt_logprobs=scores, logprobs=scores)
+        prompt = rng.integers(0, 8, int(rng.integers(1, 60))).tolist()
+        engine.submit(request(prompt, params, speculate(int(rng.integers(0, 9))), request_id=f"r{i}"))
+    drain(engine)
+    assert model.rows
+    assert max(model.num_logits) <= rows
+    assert all(count <= most for count, most in zip(model.num_logits, model.rows, strict=True))
+
+
+@pytest.mark.parametrize("num_seqs", [1, 4])
+def test_log_probabilities_of_whole_prompts_fit_the_work_that_was_counted(
+    num_seqs: int, tmp_path: Path
+) -> None:
+    """On native kernels, whose workspace can be looked at: as many scored rows at once as a step may have."""
+    path = TinyModel(tensor_type="Q8_0").write(tmp_path / "tiny.gguf")
+    given_settings = EngineSettings(
+        target=str(path), drafter="suffix", max_num_seqs=4, max_num_batched_tokens=96, context_length=256,
+        kv_memory=10**7,
+    )  # fmt: skip
+    with LLM.from_settings(given_settings) as llm:
+        model = llm.loaded.engine._model
+        assert isinstance(model, NativeDecoder)
+        role = loading._target_role(given_settings, SimpleNamespace(model=model))
+        planned = model.workspace_bytes_for(role.most_rows, role.most_logits, 256)
+        params = SamplingParams(max_tokens=6, prompt_logprobs=20, logprobs=20)
+        prompts = [[5 + i] * 200 for i in range(num_seqs)]
+        on = SpeculationParams(drafter="suffix", draft_length=64)
+        results = llm.generate(prompts, params, speculation=on)
+        assert [len(r.prompt_logprobs or ()) for r in results] == [200] * num_seqs
+        logits_bytes = 4 * 96 * model.vocab_size
+        assert logits_bytes < model.workspace_bytes <= planned

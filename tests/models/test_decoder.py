@@ -37,6 +37,7 @@ def random_tokens(count: int) -> list[int]:
 
 
 def test_rope_factors_hold_at_far_positions(tmp_path: Path) -> None:
+    """B55: an extra rotary tensor is applied."""
     factors = [1.0, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 8.0]
     model = TinyModel("llama", rope_factors=factors, rope_base=500_000.0)
     file = GGUFFile.open(model.write(tmp_path / "tiny.gguf"))
@@ -54,6 +55,7 @@ def test_rope_factors_of_a_wrong_number_are_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_head_the_embedding_is_the_head(tmp_path: Path) -> None:
+    """B55: a file without `output.weight`."""
     model = TinyModel("llama", is_tied=True)
     tied = build(model, tmp_path)
     token_ids = random_tokens(20)
@@ -76,6 +78,7 @@ def test_without_a_head_the_embedding_is_the_head(tmp_path: Path) -> None:
     ],
 )
 def test_a_missing_tensor_is_named(family: str, name: str, tmp_path: Path) -> None:
+    """B55: one that is truly missing."""
     with pytest.raises(MissingTensorError, match=f"no tensor '{name}' in .*tiny.gguf"):
         build(TinyModel(family, drop_tensors=[name], sliding_window=24), tmp_path)
 

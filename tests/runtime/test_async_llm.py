@@ -58,6 +58,24 @@ def test_the_same_answers_as_from_the_sync_api(settings: EngineSettings) -> None
     assert found == expected
 
 
+def test_what_one_tenant_was_answered_is_not_drafted_for_another(settings: EngineSettings) -> None:
+    params = SamplingParams(max_tokens=24, ignore_eos=True)
+    suffix = SpeculationParams(drafter="suffix")
+
+    async def main() -> list[int]:
+        async with await AsyncLLM.load(settings) as llm:
+            accepted = []
+            for tenant in ("a", "b", "a"):
+                (result,) = await llm.generate("the def", params, speculation=suffix, tenant=tenant)
+                accepted.append(result.speculation.num_accepted)
+            stream = await llm.submit([5, 6, 7], params, speculation=suffix, tenant="a", route="other")
+            await stream.results()
+            return accepted
+
+    first, other, again = go(main)
+    assert first == other < again
+
+
 def test_mistakes_are_refused_at_the_call(settings: EngineSettings) -> None:
     async def main() -> None:
         with pytest.raises(ModelNotFoundError):

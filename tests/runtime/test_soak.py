@@ -110,7 +110,7 @@ def test_every_answer_is_right_and_nothing_is_left_behind() -> None:
             assert result.logprobs == expected.logprobs
             if result.index == 0:
                 assert result.prompt_logprobs == expected.prompt_logprobs
-    # One report for each answer that somebody waited for; those who left had theirs before, or never.
+    # One report for each answer that was begun, also of those who left.
     ids = [(r.id, r.index) for r in recorder.results]
     assert len(ids) == len(set(ids))
     assert {(a.id, r.index) for a, results in finished for r in results} <= set(ids)

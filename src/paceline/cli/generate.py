@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,16 @@ import click
 
 from paceline.cli.comparison import Comparison
 from paceline.cli.generate_output import Printer
-from paceline.cli.input_file import InputRequest, read_requests, read_text
+from paceline.cli.generate_settings import (
+    engine_settings,
+    modes_of,
+    read_inputs,
+    sampling_params,
+    without_idle_draft,
+)
+from paceline.cli.input_file import InputRequest
 from paceline.config.engine import EngineSettings
-from paceline.errors import ConfigError
 from paceline.llm import LLM
-from paceline.parameters import StructuredOutput
 from paceline.policy.controller import SpeculationPolicy
 from paceline.policy.reports import RouteReport
 from paceline.records import (
@@ -30,8 +34,6 @@ from paceline.records import (
 
 MAX_TOKENS = 256
 WARM_UP_TOKENS = 8
-
-log = logging.getLogger(__name__)
 
 AnswerKey = tuple[str, int]
 """Id of a request, and which of its choices."""
@@ -151,10 +153,10 @@ def generate(**options: Any) -> None:
     paceline generate --target qwen2.5-coder-1.5b-instruct \\
         --draft qwen2.5-coder-0.5b-instruct --chat "Write quicksort in Python." --compare
     """
-    requests = _requests(options)
-    settings, sampling = _settings(options), _sampling(options)
-    modes = _modes(options, settings)
-    settings = _without_idle_draft(settings, modes)
+    requests = read_inputs(options)
+    settings, sampling = engine_settings(options), sampling_params(options)
+    modes = modes_of(options, settings)
+    settings = without_idle_draft(settings, modes)
     printer = Printer(as_json=options["as_json"], modes=modes, num_answers=len(requests) * sampling.n)
     with printer.loading(settings.target, settings.draft) as on_progress:
         llm = LLM.from_settings(settings, on_progress)
@@ -166,105 +168,6 @@ def generate(**options: Any) -> None:
         policy = llm.loaded.engine.policy
         reports = policy.reports() if isinstance(policy, SpeculationPolicy) else {}
     _finish(runs, settings, printer, list(reports.values()))
-
-
-def _requests(options: dict[str, Any]) -> list[InputRequest]:
-    given = [name for name in ("chat", "prompt", "input_file") if options[name] is not None]
-    if len(given) != 1:
-        raise ConfigError(
-            given=f"{len(given)} of --chat, --prompt and --input",
-            expected="exactly one of them",
-            remedy='Say what to answer, as in --chat "Write quicksort in Python."',
-        )
-    if options["input_file"] is not None:
-        return read_requests(options["input_file"], options["limit"])
-    if options["limit"] is not None:
-        raise ConfigError(given="--limit without --input", expected="a file", remedy="Leave --limit out")
-    if options["chat"] is not None:
-        return [InputRequest("chat", None, messages=({"role": "user", "content": options["chat"]},))]
-    return [InputRequest("prompt", None, prompt=options["prompt"])]
-
-
-def _settings(options: dict[str, Any]) -> EngineSettings:
-    optional = {
-        name: options[name]
-        for name in ("draft_length", "context_length", "kv_memory", "threads")
-        if options[name] is not None
-    }
-    if options["speculation"] == "auto" and "draft_length" in optional:
-        optional["max_draft_length"] = optional.pop("draft_length")
-    settings = EngineSettings(
-        target=options["target"],
-        draft=options["draft"],
-        drafter=options["drafter"],
-        speculation={"off": False, "auto": "auto"}.get(options["speculation"] or "on", True),
-        verification=options["verification"],
-        max_num_seqs=options["concurrency"],
-        device=options["device"],
-        kernels=options["kernels"],
-        weights=options["weights"],
-        draft_weights=options["draft_weights"],
-        draft_vocab=options["draft_vocab"],
-        **optional,
-    )
-    wants_drafter = [
-        flag
-        for flag, wanted in (
-            ("--speculation on", options["speculation"] == "on"),
-            ("--compare", options["compare"]),
-            ("--draft-length", options["draft_length"] is not None),
-        )
-        if wanted
-    ]
-    if settings.effective_drafter is None and wants_drafter:
-        raise ConfigError(
-            given=f"{wants_drafter[0]} without a drafter",
-            expected="something that proposes tokens",
-            remedy="Add --draft MODEL or --drafter suffix",
-        )
-    return settings
-
-
-def _modes(options: dict[str, Any], settings: EngineSettings) -> tuple[str, ...]:
-    if options["compare"]:
-        if options["speculation"] == "off":
-            raise ConfigError(
-                given="--compare with --speculation off",
-                expected="one of them: a comparison runs without speculation, then with it",
-                remedy="Leave --speculation out",
-            )
-        return ("off", "auto" if options["speculation"] == "auto" else "on")
-    if settings.speculation == "auto":
-        return ("auto",)
-    return ("on",) if settings.speculation_params.enabled else ("off",)
-
-
-def _without_idle_draft(settings: EngineSettings, modes: tuple[str, ...]) -> EngineSettings:
-    if modes[-1] != "off" or settings.effective_drafter not in ("model", "mixed"):
-        return settings
-    log.warning("the draft model %s is not loaded: speculation is off", settings.draft)
-    return settings.model_copy(update={"draft": None, "drafter": None})
-
-
-def _sampling(options: dict[str, Any]) -> SamplingParams:
-    return SamplingParams(
-        temperature=options["temperature"],
-        top_p=options["top_p"],
-        seed=options["seed"],
-        max_tokens=options["max_tokens"],
-        n=options["n"],
-        structured_output=_form(options),
-    )
-
-
-def _form(options: dict[str, Any]) -> StructuredOutput | None:
-    given = {name: options[name] for name in ("json_schema", "regex", "choice") if options[name]}
-    if len(given) > 1:
-        flags = " and ".join("--" + name.replace("_", "-") for name in given)
-        raise ConfigError(given=flags, expected="one form of an answer", remedy="Keep one of them")
-    if "json_schema" in given:
-        given["json_schema"] = read_text(given["json_schema"], "a UTF-8 file with a JSON schema")
-    return StructuredOutput(**given) if given else None
 
 
 def _prepare(llm: LLM, request: InputRequest, sampling: SamplingParams) -> PreparedRequest:

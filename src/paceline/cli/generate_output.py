@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import click
 from rich.console import Console
@@ -99,12 +100,45 @@ class Printer:
 
     def _print_answer(self, mode: str, result: GenerationResult) -> None:
         if self._as_json:
-            line = result.to_json()
-            click.echo(json.dumps({**line, "mode": mode}))
+            click.echo(json.dumps({**answer_json(result), "mode": mode}))
         elif not self._is_streaming:
             route = f" [{result.route}]" if result.route else ""
             choice = f" choice {result.index}" if result.index else ""
             click.echo(f"--- {result.id}{choice}{route}, speculation {mode} ---\n{result.text}\n")
+
+
+def answer_json(result: GenerationResult) -> dict[str, Any]:
+    """Return the line that `--json` prints for one answer, but for its mode."""
+    stats, timing = result.speculation, result.timing
+    return {
+        "id": result.id,
+        "route": result.route,
+        "text": result.text,
+        "token_ids": list(result.token_ids),
+        "finish_reason": result.finish_reason.value,
+        "usage": {
+            "prompt_tokens": result.usage.prompt_tokens,
+            "completion_tokens": result.usage.completion_tokens,
+        },
+        "speculation": {
+            "drafter": stats.drafter,
+            "num_steps": stats.num_steps,
+            "num_drafted": stats.num_drafted,
+            "num_accepted": stats.num_accepted,
+            "acceptance_rate": stats.acceptance_rate,
+            "acceptance_length": stats.acceptance_length,
+            "fallback": stats.fallback,
+        },
+        "timing": {
+            "ttft_s": timing.ttft_s,
+            "decode_s": timing.decode_s,
+            "tokens_per_second": timing.tokens_per_second,
+            "draft_s": timing.draft_s,
+            "verify_s": timing.verify_s,
+        },
+        "seed": result.seed,
+        "index": result.index,
+    }
 
 
 def _table(runs: Mapping[str, Sequence[GenerationResult]], settings: EngineSettings) -> Table:

@@ -21,6 +21,7 @@ from paceline.drafters.interface import DraftProposal, DraftRequest, ScoreReques
 from paceline.errors import ConfigError, GenerationError
 from paceline.models.interface import CausalModel, SequenceSlice
 from paceline.models.kv_memory import KVMemory
+from paceline.models.pages import release_free_memory
 from paceline.records import Verification
 from paceline.sampling import rejection
 from paceline.sampling.choice import choose_with_confidence
@@ -199,11 +200,13 @@ class ModelDrafter:
             pass
         self.forget_prefixes()
         self._model = None
+        release_free_memory()
 
     def load(self) -> None:
         """Have the weights again; proposals are what they would have been."""
         if self._model is None and self._reload is not None:
             self._model = self._reload()
+            release_free_memory()
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftProposal]:
         """Return one proposal for each request.

@@ -68,6 +68,8 @@ class Drafting:
         )
         plan = self.policy.plan(view)
         self.rule = plan.rule
+        for sequence in sequences:
+            _note_unloaded(sequence, loaded)
         for sequence, choice in zip((*sequences, *plain), plan.choices, strict=True):
             self._choices[sequence.number] = choice
             sequence.drafter = choice.drafter
@@ -137,3 +139,11 @@ class Drafting:
             and sequence.request.speculation.verification is Verification.COUPLED
             and sequence.sampling.grammar is None
         )
+
+
+def _note_unloaded(sequence: EngineSequence, loaded: Sequence[str]) -> None:
+    """Let an answer say why it had no drafts where its drafter's weights are gone."""
+    speculation = sequence.request.speculation
+    name = speculation.drafter
+    if name is not None and speculation.draft_length and name not in loaded and sequence.fallback is None:
+        sequence.idle_reason = f"the weights of drafter {name} were unloaded"

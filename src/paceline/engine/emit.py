@@ -43,7 +43,7 @@ def make_result(sequence: Sequence) -> GenerationResult:
             num_drafted=sequence.num_drafted,
             num_accepted=sum(sequence.is_draft),
             num_emitted=max(0, num_output - 1),
-            fallback=sequence.fallback,
+            fallback=sequence.fallback or sequence.idle_reason,
         ),
         timing=_timing(sequence),
         index=sequence.index,

@@ -8,28 +8,25 @@ from collections.abc import Iterable, Mapping
 
 from paceline.cache import BlockPool, KVStats
 from paceline.clock import Clock, monotonic
-from paceline.drafters.interface import Drafter, HoldsMemory
-from paceline.drafters.scope import answer_scope
+from paceline.drafters.interface import Drafter
 from paceline.engine import step as stages
-from paceline.engine.admission import check_request
 from paceline.engine.commit import commit_step, finish
 from paceline.engine.drafting import Drafting
 from paceline.engine.emit import take_chunk
+from paceline.engine.holders import Holders
+from paceline.engine.intake import Intake
 from paceline.engine.observer import Observers
 from paceline.engine.room import Room
 from paceline.engine.scheduler import Scheduler, SchedulerLimits, StepPlan
-from paceline.engine.sequence import Sequence, SequenceStatus
+from paceline.engine.sequence import Sequence
+from paceline.engine.stalls import find_stalls
 from paceline.engine.totals import StepTotals
 from paceline.engine.trace import DRAFT, VERIFY, StepTrace
-from paceline.errors import ConfigError, InvalidParameterError, PacelineError
-from paceline.models.detokenizer import IncrementalDetokenizer
+from paceline.errors import InvalidParameterError, PacelineError
 from paceline.models.interface import CausalModel, Vocabulary
 from paceline.models.kv_memory import KVMemory
 from paceline.policy.interface import DraftPolicy, FixedPolicy
 from paceline.records import AnswerSharing, FinishReason, Request, StreamChunk
-from paceline.sampling.grammar import Grammar, GrammarCompiler
-from paceline.sampling.noise import derive_seed
-from paceline.sampling.state import SamplingState
 from paceline.step_records import Stall
 
 log = logging.getLogger(__name__)
@@ -63,22 +60,27 @@ class Engine:
         policy: DraftPolicy | None = None,
     ) -> None:
         self._model = model
-        self._vocabulary = vocabulary
-        self._grammars = GrammarCompiler(vocabulary.token_bytes, vocabulary.num_real_tokens)
         self._drafters = dict(drafters)
         self._clock = clock
-        self._answer_sharing = answer_sharing
         self._memory = memory
         self.context_length = min(context_length or model.context_length, memory.num_positions)
-        self._holders = {name: d for name, d in self._drafters.items() if isinstance(d, HoldsMemory)}
+        self._holders = Holders(self._drafters)
         self._drafting = Drafting(policy or FixedPolicy(), self._drafters, memory)
         self._scheduler = Scheduler(
-            Room(memory, tuple(self._holders.values())),
+            Room(memory, tuple(self._holders)),
             limits or SchedulerLimits(),
             self._drafting.length,
             self._release_drafts,
         )
-        self._numbers = itertools.count()
+        self._intake = Intake(
+            vocabulary,
+            model.vocab_size,
+            self._drafters,
+            memory,
+            context_length=self.context_length,
+            clock=clock,
+            answer_sharing=answer_sharing,
+        )
         self._unreported: list[Sequence] = []
         self.max_num_seqs = (limits or SchedulerLimits()).max_num_seqs
         self.num_steps = 0
@@ -126,23 +128,12 @@ class Engine:
 
     def kv_stats(self) -> KVStats:
         """Return who holds the KV memory now, and what reuse has saved so far."""
-        pool = self.pool
-        return KVStats(
-            num_blocks=pool.num_blocks,
-            num_used=pool.num_used,
-            num_cached=pool.num_cached,
-            num_held_by_drafts=sum(holder.num_held_blocks for holder in self._holders.values()),
-            peak_num_used=pool.peak_num_used,
-            num_prefix_queries=self._memory.num_prefix_queries,
-            num_prefix_hits=self._memory.num_prefix_hits,
-            num_draft_prefix_queries=sum(holder.num_prefix_queries for holder in self._holders.values()),
-            num_draft_prefix_hits=sum(holder.num_prefix_hits for holder in self._holders.values()),
-        )
+        return self._holders.kv_stats(self._memory)
 
     def clear_prefix_cache(self) -> None:
         """Forget what finished requests computed, so that measurements begin alike; peaks begin anew."""
         self.pool.forget()
-        for holder in self._holders.values():
+        for holder in self._holders:
             holder.forget_prefixes()
         self.pool.reset_peak()
 
@@ -152,20 +143,11 @@ class Engine:
         Raises:
             ConfigError: there is no drafter of that name that holds any, or it cannot be loaded again.
         """
-        self._holder(name).unload()
+        self._holders.get(name).unload()
 
     def load_drafter(self, name: str) -> None:
         """Load a drafter's weights again, after `unload_drafter`."""
-        self._holder(name).load()
-
-    def _holder(self, name: str) -> HoldsMemory:
-        if name not in self._holders:
-            raise ConfigError(
-                given=f"drafter {name!r} to load or unload",
-                expected="one that has weights: " + (", ".join(map(repr, self._holders)) or "there is none"),
-                remedy="Name a drafter with a draft model",
-            )
-        return self._holders[name]
+        self._holders.get(name).load()
 
     def prepare(self, request: Request) -> tuple[Sequence, ...]:
         """Check a request and return its n choices, ready for `add`; nothing is queued. Safe in any thread.
@@ -173,12 +155,8 @@ class Engine:
         Raises:
             RequestError: it can never run.
         """
-        params = request.sampling
-        check_request(request, self.context_length, self._model.vocab_size, self._drafters)
         self._drafting.policy.check(request.route, request.speculation)
-        form = params.structured_output
-        grammar = None if form is None else self._grammars.compile(form)
-        return tuple(self._new_sequence(request, index, grammar) for index in range(params.n))
+        return self._intake.prepare(request)
 
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Queue the choices of one request, all or none.
@@ -202,39 +180,12 @@ class Engine:
         """Queue one request; raises a RequestError if it can never run, and then nothing is queued."""
         self.add(self.prepare(request))
 
-    def _new_sequence(self, request: Request, index: int, grammar: Grammar | None) -> Sequence:
-        params = request.sampling
-        end_token_ids = frozenset() if params.ignore_eos else self._vocabulary.eos_ids
-        room = self.context_length
-        if params.max_tokens is not None:
-            room = min(room, len(request.prompt_token_ids) + params.max_tokens)
-        return Sequence(
-            next(self._numbers),
-            request,
-            # Who scores the prompt needs every row of it, also those that others computed before.
-            table=self._memory.new_table(shares=params.prompt_logprobs is None or index > 0),
-            sampling=SamplingState(
-                params,
-                derive_seed(request.seed, index),
-                request.prompt_token_ids,
-                end_token_ids,
-                vocab_size=self._model.vocab_size,
-                num_real_tokens=self._vocabulary.num_real_tokens,
-                grammar=grammar,
-            ),
-            detokenizer=IncrementalDetokenizer(self._vocabulary.token_bytes, params.stop, params.min_tokens),
-            max_total_tokens=room,
-            submitted_at=self._clock(),
-            index=index,
-            answer_scope=answer_scope(request, self._answer_sharing),
-        )
-
     def abort(self, request_id: str, *, is_reported: bool = True) -> bool:
         """End a request with all its choices now, wherever they stand.
 
         Args:
             request_id: the request.
-            is_reported: whether the last chunks come with the next step; if not, nothing more is said of it.
+            is_reported: whether the last chunks come with the next step; if not, only observers hear of it.
 
         Returns:
             Whether there was such a request.
@@ -243,8 +194,16 @@ class Engine:
         for sequence in found:
             self._end(sequence, FinishReason.ABORT)
         if not is_reported:
-            self._unreported = [s for s in self._unreported if s.request.id != request_id]
+            self._drop_report(request_id)
         return bool(found)
+
+    def _drop_report(self, request_id: str) -> None:
+        """Tell observers, who count every answer, of those that ended and that nobody waits for any more."""
+        dropped = [s for s in self._unreported if s.request.id == request_id]
+        self._unreported = [s for s in self._unreported if s.request.id != request_id]
+        for chunk in map(take_chunk, dropped):
+            if chunk is not None and chunk.result is not None:
+                self.observers.tell_result(chunk.result)
 
     def fail_all(self, error: Exception) -> None:
         """End every request with an error: what is left to do when a step could not even be planned."""
@@ -258,18 +217,7 @@ class Engine:
 
     def stalled(self, after_s: float) -> list[Stall]:
         """Return the sequences for which nothing was computed for `after_s` seconds or longer."""
-        now = self._clock()
-        return [
-            Stall(
-                sequence.request.id,
-                sequence.index,
-                now - sequence.progressed_at,
-                is_waiting=sequence.status is SequenceStatus.WAITING,
-                is_step_stuck=False,
-            )
-            for sequence in self._scheduler
-            if now - sequence.progressed_at >= after_s
-        ]
+        return find_stalls(self._scheduler, self._clock(), after_s)
 
     def step(self) -> list[StreamChunk]:
         """Plan, draft, verify, commit, emit."""

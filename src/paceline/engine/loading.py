@@ -26,6 +26,7 @@ from paceline.models.devices import free_memory
 from paceline.models.download import resolve
 from paceline.models.load import LoadedModel, load_model, pick_device, weight_bytes
 from paceline.models.options import Kernels, LoadOptions, Weights
+from paceline.models.pages import release_free_memory
 from paceline.models.tokenizer import Tokenizer
 from paceline.models.vocabulary import check_same_vocabulary
 from paceline.policy.controller import SpeculationPolicy
@@ -95,6 +96,7 @@ def load_engine(settings: EngineSettings, on_progress: Progress = lambda share, 
         answer_sharing=settings.answer_sharing,
         policy=policy,
     )
+    release_free_memory()
     return LoadedEngine(
         engine, target.tokenizer, target.chat_template, target.name, draft.name if draft else None
     )
@@ -157,12 +159,16 @@ def _check_context(settings: EngineSettings, target: LoadedModel) -> None:
 def _load_draft(settings: EngineSettings, target: LoadedModel) -> LoadedModel | None:
     if settings.draft is None:
         return None
-    if settings.effective_drafter not in ("model", "mixed"):
+    if not _needs_draft_model(settings):
         log.warning("the draft model %s is not loaded: the drafter is %s", settings.draft, settings.drafter)
         return None
     draft = _load_draft_model(settings)
     check_same_vocabulary(target.tokenizer, draft.tokenizer)
     return draft
+
+
+def _needs_draft_model(settings: EngineSettings) -> bool:
+    return settings.effective_drafter in ("model", "mixed")
 
 
 def _load_draft_model(settings: EngineSettings) -> LoadedModel:
@@ -182,7 +188,7 @@ def _draft_role(settings: EngineSettings, draft: LoadedModel) -> ModelRole:
 
 def _check_memory(settings: EngineSettings, device: torch.device) -> None:
     names = {"target": settings.target}
-    if settings.draft is not None and settings.effective_drafter == "model":
+    if settings.draft is not None and _needs_draft_model(settings):
         names["draft"] = settings.draft
     sizes = {f"the {role} {name}": weight_bytes(resolve(name)) for role, name in names.items()}
     check_weights_fit(sizes, lambda: free_memory(device))

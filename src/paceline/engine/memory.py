@@ -28,6 +28,8 @@ class ModelRole:
     most_rows: int
     """Rows of its largest forward pass."""
     most_logits: int
+    """Of those, rows whose logits are wanted. A target's may all be: those of drafts, and those of prompts
+    whose log-probabilities were asked for."""
 
 
 def check_weights_fit(sizes: dict[str, int], available: Callable[[], int] = available_memory) -> None:

@@ -46,6 +46,10 @@ class Observers:
         if observer in self._observers:
             self._observers.remove(observer)
 
+    def tell_result(self, result: GenerationResult) -> None:
+        """Tell all of one answer that ended."""
+        self.tell(lambda observer: observer.on_finish(result))
+
     def tell(self, message: Callable[[Observer], None]) -> None:
         """Call each observer; serving goes on whatever it raises."""
         for observer in tuple(self._observers):

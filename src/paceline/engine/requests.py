@@ -53,25 +53,35 @@ class RequestMaker:
         speculation: SpeculationParams | None = None,
         request_id: str | None = None,
         route: str | None = None,
+        tenant: str | None = None,
     ) -> Request:
         """Return a request with its id, seed and drafter, drawn or taken from the defaults where not given.
+
+        Args:
+            token_ids: the prompt.
+            params: how tokens are chosen.
+            speculation: overrides the engine's default.
+            request_id: a name that no unfinished request has.
+            route: the kind of traffic that it belongs to.
+            tenant: who asks, such as the name of an API key. What drafters learn from answers is kept apart
+                by tenant and route, unless `answer_sharing` says otherwise.
 
         Raises:
             InvalidParameterError: an argument is of another type, or there is no such route.
         """
         params = SamplingParams() if params is None else params
-        route, speculation = self._route(route, speculation)
         check_type("params", params, SamplingParams)
-        check_type("speculation", speculation, SpeculationParams)
-        if speculation.enabled is True and speculation.drafter is None:
-            speculation = speculation.model_copy(update={"drafter": self._settings.effective_drafter})
+        for name, value in (("request_id", request_id), ("route", route), ("tenant", tenant)):
+            _check_name(name, value)
+        route, speculation = self._route(route, speculation)
         return Request(
             id=request_id if request_id is not None else f"request-{next(self._numbers)}",
             prompt_token_ids=tuple(as_token_ids(token_ids)),
             sampling=params,
-            speculation=speculation,
+            speculation=self._with_drafter(speculation),
             seed=draw_seed() if params.seed is None else params.seed % 2**64,
             route=route,
+            tenant=tenant,
         )
 
     def _route(
@@ -86,6 +96,20 @@ class RequestMaker:
             speculation = RouteOverride().within(route, policy.routes[route])
         return route, speculation
 
+    def _with_drafter(self, given: SpeculationParams) -> SpeculationParams:
+        """Return how a request speculates, the engine's drafter filled in where it names none."""
+        check_type("speculation", given, SpeculationParams)
+        if given.enabled is not True or given.drafter is not None:
+            return given
+        drafter = self._settings.effective_drafter
+        if drafter is None and given.draft_length:
+            raise InvalidParameterError(
+                given="speculation without a drafter",
+                expected="one of " + ", ".join(map(repr, self._loaded.engine.drafters)),
+                remedy="Name one in the request, start the engine with one, or switch speculation off",
+            )
+        return given.model_copy(update={"drafter": drafter})
+
 
 def check_type(name: str, value: object, expected: type) -> None:
     """Refuse an argument of another type, such as a plain mapping for an object of ours."""
@@ -94,6 +118,15 @@ def check_type(name: str, value: object, expected: type) -> None:
             given=f"{name} of type {type(value).__name__}",
             expected=f"a {expected.__name__}",
             remedy=f"Pass {name}={expected.__name__}(...)",
+        )
+
+
+def _check_name(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise InvalidParameterError(
+            given=f"{name} of type {type(value).__name__}",
+            expected="text, or none",
+            remedy=f"Pass {name} as a string",
         )
 
 

@@ -80,6 +80,8 @@ class Sequence:
         self.used_drafters: set[str] = set()
         self.fallback: str | None = None
         """Why it drafts no more, though its request asked for it."""
+        self.idle_reason: str | None = None
+        """Why it went without drafts for a while, though its request asked for them."""
         self.draft_s = 0.0
         self.verify_s = 0.0
         self.submitted_at = submitted_at

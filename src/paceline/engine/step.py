@@ -206,18 +206,20 @@ def _judge_one(part: PlannedSequence, proposals: Proposals, rows: np.ndarray) ->
             sequence.sampling,
         )
     except GenerationError as error:
-        return Outcome(part, prompt_logprobs=scores, error=error)
+        # An answer keeps its error, whose traceback would keep the logits of the whole step.
+        return Outcome(part, prompt_logprobs=scores, error=error.with_traceback(None))
     return Outcome(part, verdict, len(proposal.token_ids), scores)
 
 
 def failed(error: Exception) -> StepError:
-    """Return the error of a request whose step failed, with its cause."""
+    """Return the error of a request whose step failed, with its cause, whose traceback is for the log alone:
+    it would keep what the step computed for as long as somebody keeps the answer."""
     outcome = StepError(
         given=f"a step that failed: {type(error).__name__}: {error}",
         expected="a forward pass of the target, and a token for each sequence in it",
         remedy="Send the request again; if it fails again, the log has the cause",
     )
-    outcome.__cause__ = error
+    outcome.__cause__ = error.with_traceback(None)
     return outcome
 
 

@@ -90,8 +90,9 @@ class StepTrace:
         if self.plan.planned:
             record = self._record(counts, drafts, draft_rows, chunks)
             observers.tell(lambda observer: observer.on_step(record))
-        for result in (chunk.result for chunk in chunks if chunk.result is not None):
-            observers.tell(lambda observer, result=result: observer.on_finish(result))  # type: ignore[misc]
+        for chunk in chunks:
+            if chunk.result is not None:
+                observers.tell_result(chunk.result)
 
     def _record(
         self, counts: Counts, drafts: Drafts, draft_rows: tuple[int, ...], chunks: Iterable[StreamChunk]

@@ -69,10 +69,15 @@ class AsyncLLM:
         speculation: SpeculationParams | None = None,
         request_id: str | None = None,
         route: str | None = None,
+        tenant: str | None = None,
     ) -> AnswerStream:
-        """Queue one tokenised request and return its stream; see `Runtime.submit` for what it raises."""
+        """Queue one tokenised request and return its stream.
+
+        `tenant` and `route` keep what drafters learn from answers apart, see `RequestMaker.make`; what is
+        raised says `Runtime.submit`.
+        """
         request = self._requests.make(
-            token_ids, params, speculation=speculation, request_id=request_id, route=route
+            token_ids, params, speculation=speculation, request_id=request_id, route=route, tenant=tenant
         )
         return await self.runtime.submit(request)
 
@@ -82,11 +87,13 @@ class AsyncLLM:
         params: SamplingParams | None = None,
         *,
         speculation: SpeculationParams | None = None,
+        route: str | None = None,
+        tenant: str | None = None,
     ) -> AnswerStream:
         """Answer a prompt or a conversation piece by piece."""
         is_chat = not isinstance(prompt, str) and is_conversation(prompt)
         token_ids = self.encode_chat(prompt) if is_chat else self.encode(prompt)  # type: ignore[arg-type]
-        return await self.submit(token_ids, params, speculation=speculation)
+        return await self.submit(token_ids, params, speculation=speculation, route=route, tenant=tenant)
 
     async def generate(
         self,
@@ -94,7 +101,9 @@ class AsyncLLM:
         params: SamplingParams | None = None,
         *,
         speculation: SpeculationParams | None = None,
+        route: str | None = None,
+        tenant: str | None = None,
     ) -> tuple[GenerationResult, ...]:
         """Answer a prompt or a conversation, n times; a cancelled call aborts its request."""
-        stream = await self.stream(prompt, params, speculation=speculation)
+        stream = await self.stream(prompt, params, speculation=speculation, route=route, tenant=tenant)
         return await stream.results()

@@ -15,8 +15,9 @@ from paceline.clock import Clock, monotonic
 from paceline.engine.engine import Engine
 from paceline.engine.observer import Observer
 from paceline.engine.sequence import Sequence as EngineSequence
-from paceline.errors import ShutDownError, StalledError, StepError
+from paceline.errors import ShutDownError, StepError
 from paceline.records import Request
+from paceline.runtime import endings
 from paceline.runtime.engine_thread import EngineThread
 from paceline.runtime.places import Places
 from paceline.runtime.states import RuntimeState, ShutdownReport
@@ -149,7 +150,7 @@ class Runtime:
             ShutDownError: the runtime has stopped, or stops before the function's turn.
         """
         if self.state in (RuntimeState.NEW, RuntimeState.STOPPED):
-            raise self._not_running()
+            raise endings.not_running(self.state)
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._calls.add(future)
 
@@ -208,7 +209,7 @@ class Runtime:
         if late:
             self._thread.post(lambda engine: _fail_late(engine, late))
             await self._becomes_empty(GRACE_S)
-        self._stop(_late())
+        self._stop(endings.late())
         is_clean = await asyncio.to_thread(self._thread.stop, GRACE_S)
         if is_clean:
             atexit.unregister(self._at_exit)
@@ -235,14 +236,7 @@ class Runtime:
 
     def _check_running(self) -> None:
         if self.state is not RuntimeState.RUNNING:
-            raise self._not_running()
-
-    def _not_running(self) -> ShutDownError:
-        return ShutDownError(
-            given=f"a request to a runtime that is {self.state.value}",
-            expected="a running one",
-            remedy="Send it to another instance, or wait for this one to come back",
-        )
+            raise endings.not_running(self.state)
 
     def _on_stall(self, stall: Stall) -> None:
         """Pass a stall on; on the engine's thread, or on the watchdog's where a step is stuck."""
@@ -250,11 +244,7 @@ class Runtime:
             listener(stall)
         if not self._ends_stalled:
             return
-        error = StalledError(
-            given=f"a request for which nothing was computed for {stall.since_s:.0f} s",
-            expected="progress in every step or two",
-            remedy="Send it again; if it stalls again, the log has the reason",
-        )
+        error = endings.stalled(stall)
         if stall.is_step_stuck:
             self._board.on_loop(self._board.fail_all, error)
         else:
@@ -262,12 +252,7 @@ class Runtime:
 
     def _on_broken(self, cause: BaseException) -> None:
         """Tell everybody that no step can be made any more; on the engine's thread, as its last act."""
-        error = StepError(
-            given=f"an engine that cannot go on: {type(cause).__name__}: {cause}",
-            expected="steps",
-            remedy="Restart it; the log has the cause",
-        )
-        error.__cause__ = cause
+        error = endings.broken(cause)
         self._board.on_loop(self._stop, error)
 
 
@@ -287,15 +272,7 @@ def _settle(future: asyncio.Future[object], result: object, error: Exception | N
 
 def _fail_late(engine: Engine, request_ids: Sequence[str]) -> None:
     for request_id in request_ids:
-        engine.fail(request_id, _late())
-
-
-def _late() -> ShutDownError:
-    return ShutDownError(
-        given="a request that was still running at the deadline of a shutdown",
-        expected="an answer that ends before it",
-        remedy="Send it to another instance, or allow a longer deadline",
-    )
+        engine.fail(request_id, endings.late())
 
 
 def _stop_at_exit(thread: weakref.ref[EngineThread]) -> None:
