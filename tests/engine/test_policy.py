@@ -36,6 +36,8 @@ from tests.engine.scripted import (
 V = 24
 LOGITS = hashed_logits(V)
 CHEAP = CalibratedCosts(CostCurve.of({1: 0.1, 64: 0.11}), {"model": CostCurve.of({1: 0.001, 128: 0.002})})
+DEAR = CalibratedCosts(CostCurve.of({1: 0.1, 64: 6.4}), {"model": CostCurve.of({1: 0.2, 128: 9.0})})
+"""Drafting never pays here."""
 AUTO = SpeculationParams(enabled="auto")
 SAMPLED = SamplingParams(temperature=0.9, seed=3, max_tokens=60)
 
@@ -80,6 +82,12 @@ class Choosing:
     def on_finish(self, result: GenerationResult) -> None:
         pass
 
+    def wants_scored(self, route: str | None) -> bool:
+        return False
+
+    def on_scored(self, route: str | None, scored: Sequence[tuple[float, bool]]) -> None:
+        raise AssertionError("nothing was wanted")
+
 
 @pytest.mark.parametrize("params", [SamplingParams(max_tokens=60), SAMPLED])
 @pytest.mark.parametrize("num_sequences", [1, 4])
@@ -100,13 +108,15 @@ def test_a_policy_changes_speed_and_no_answer(params: SamplingParams, num_sequen
 def test_what_the_policy_is_shown() -> None:
     policy = Choosing(DraftChoice(3, "model"))
     engine, drafter = shared_engine(LOGITS, V, policy=policy)
-    engine.submit(request([1, 2, 3], SamplingParams(max_tokens=9), AUTO, request_id="a"))
-    engine.submit(request([4, 5], SamplingParams(max_tokens=9), request_id="b"))
+    engine.submit(request([1, 2, 3], SamplingParams(max_tokens=19), AUTO, request_id="a"))
+    engine.submit(request([4, 5], SamplingParams(max_tokens=19), request_id="b"))
     engine.step()
     engine.step()
     (view,) = policy.views
     adaptive, plain = view.sequences
-    assert (adaptive.num_context_tokens, adaptive.num_output_tokens, adaptive.most_drafts) == (4, 1, 7)
+    num_held = view.num_blocks_of_drafts
+    assert num_held == 0
+    assert (adaptive.num_context_tokens, adaptive.num_output_tokens, adaptive.most_drafts) == (4, 1, 17)
     assert (adaptive.num_draft_missing, adaptive.holds_drafts, adaptive.can_score) == (4, False, True)
     assert adaptive.drafters == ("model",)
     assert plain.speculation.enabled is False
@@ -115,7 +125,8 @@ def test_what_the_policy_is_shown() -> None:
     adaptive = policy.views[1].sequences[0]
     assert adaptive.num_draft_missing <= 2
     assert adaptive.holds_drafts
-    assert policy.views[1].num_blocks_of_drafts == drafter.num_held_blocks > 0
+    assert policy.views[1].num_blocks_of_drafts > 0
+    assert drafter.num_held_blocks >= policy.views[1].num_blocks_of_drafts
 
 
 def test_nobody_is_asked_where_nobody_speculates() -> None:
@@ -328,3 +339,34 @@ def test_an_unloaded_draft_model_is_not_chosen() -> None:
     (answer,) = run(engine, request([1, 2, 3], SamplingParams(max_tokens=20), AUTO))
     assert answer.speculation.num_drafted > 0
     assert drafter.num_held_blocks == 0
+
+
+def test_answers_that_ended_are_scored_in_idle_time_where_the_policy_wants_it() -> None:
+    policy = SpeculationPolicy(RouteTable({}, any_label=RouteSettings()), DEAR)
+    engine, drafter = shared_engine(LOGITS, V, spoiled(LOGITS), num_blocks=200, policy=policy)
+    assert engine.work_idle() is False
+    run(engine, request([1, 2, 3], SamplingParams(max_tokens=80), AUTO, request_id="a"))
+    assert policy.wants_scored(None)
+    known = policy.acceptance.of("default", "model").calibration.counts
+    assert known.total == 0
+    engine.submit(request([1, 2], SamplingParams(max_tokens=5), request_id="b"))
+    assert engine.work_idle() is False, "whoever waits comes first"
+    drain(engine)
+    passes = 0
+    while engine.work_idle():
+        passes += 1
+    assert 1 <= passes <= 5
+    assert known.total > 30
+    assert drafter.num_held_blocks == engine.pool.num_used == 0
+
+
+def test_idle_scoring_stops_at_what_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = SpeculationPolicy(RouteTable({}, any_label=RouteSettings()), DEAR)
+    engine, drafter = shared_engine(LOGITS, V, policy=policy)
+    run(engine, request([1, 2, 3], SamplingParams(max_tokens=40), AUTO))
+
+    def broken(requests: object) -> Any:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(drafter, "score", broken)
+    assert [engine.work_idle() for _ in range(3)] == [True, False, False]

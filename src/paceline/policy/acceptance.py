@@ -50,21 +50,28 @@ class SourceAcceptance:
         self._fast_n = 0.0
         self._is_adrift = False
 
-    def observe(self, part: SequenceStep) -> None:
-        """Learn from a sequence's part in a step: what was drawn, and what was verified of it."""
-        bins = [bin_of(c) for c in part.confidences] or [UNKNOWN] * part.num_drafted
-        # A look-up that found nothing counts; a draft model that is still reading the prompt does not.
-        if bins or not self.replay.has_passes:
-            self.replay.add(bins)
-        num_judged = min(part.num_drafted, part.num_accepted + _was_rejected(part))
-        if not num_judged:
-            return
-        outcomes = [position < part.num_accepted for position in range(num_judged)]
-        self.calibration.observe(range(num_judged), bins[:num_judged], outcomes)
-        for position, outcome in enumerate(outcomes[:MAX_POSITIONS]):
-            self._verified[position] = self._verified[position] * 0.998 + 1
-            self._accepted[position] = self._accepted[position] * 0.998 + outcome
-        self._note_fast(outcomes)
+    def observe(self, *parts: SequenceStep) -> None:
+        """Learn from sequences' parts in a step: what was drawn, and what was verified of it."""
+        positions: list[int] = []
+        judged_bins: list[int] = []
+        outcomes: list[bool] = []
+        for part in parts:
+            bins = [bin_of(c) for c in part.confidences] or [UNKNOWN] * part.num_drafted
+            # A look-up that found nothing counts; a draft model that is still reading the prompt does not.
+            if bins or not self.replay.has_passes:
+                self.replay.add(bins)
+            num_judged = min(part.num_drafted, part.num_accepted + _was_rejected(part))
+            positions += range(num_judged)
+            judged_bins += bins[:num_judged]
+            outcomes += [True] * min(num_judged, part.num_accepted)
+            outcomes += [False] * (num_judged - part.num_accepted)
+        self.calibration.observe(positions, judged_bins, outcomes)
+        for position, outcome in zip(positions, outcomes, strict=True):
+            if position < MAX_POSITIONS:
+                self._verified[position] = self._verified[position] * 0.998 + 1
+                self._accepted[position] = self._accepted[position] * 0.998 + outcome
+        if outcomes:
+            self._note_fast(outcomes)
 
     def _note_fast(self, outcomes: Sequence[bool]) -> None:
         kept = (1 - 1 / FAST_TOKENS) ** len(outcomes)

@@ -36,12 +36,15 @@ STRENGTH_OF_CONFIDENCE = 6.0
 STRENGTH_OF_POOL = 10.0
 STRENGTH_OF_BIN = 20.0
 THETA_PRIOR_VARIANCE = 0.25
-THETA_DRIFT = 0.0012
+THETA_DRIFT = 0.002
 """Variance that theta gains for each verified token."""
 THETA_WIDE = 0.8
-SURPRISE_RATE = 0.12
-SURPRISE_LIMIT = 1.15
-"""Some four and a half standard deviations of the smoothed, standardised residuals."""
+SHIFT = 2.0
+"""Log-odds by which acceptance has to have moved for it to count as another one."""
+SURPRISE_LIMIT = 7.0
+"""Of the cumulative sums of log-likelihood ratios (Page 1954), that shift against none: some eight misses in a row
+of what was likely; in steady traffic hardly once in a thousand tokens."""
+_MORE = math.exp(SHIFT)
 LEAST_P, MOST_P = 0.005, 0.995
 
 
@@ -92,7 +95,7 @@ class Calibration:
         self.counts = Counts()
         self.theta = 0.0
         self.theta_variance = THETA_PRIOR_VARIANCE
-        self._surprise = 0.0
+        self._too_low = self._too_high = 0.0
         self.num_breaks = 0
         """Times that acceptance changed at a stroke."""
         self._since_refresh = 0
@@ -121,7 +124,12 @@ class Calibration:
     @property
     def is_surprised(self) -> bool:
         """Whether the latest outcomes were not what was expected, if not yet enough to call it a change."""
-        return abs(self._surprise) > SURPRISE_LIMIT / 3
+        return self._surprise > SURPRISE_LIMIT / 3
+
+    @property
+    def _surprise(self) -> float:
+        """How much speaks for acceptance having moved, up or down, as a logarithm."""
+        return max(self._too_low, self._too_high)
 
     @property
     def table(self) -> list[list[float]]:
@@ -150,14 +158,13 @@ class Calibration:
             return
         groups = [group_of(position) for position in positions]
         chances = [self._table[g][b] for g, b in zip(groups, bins, strict=True)]
+        places = [g * NUM_BINS + b for g, b in zip(groups, bins, strict=True)]
+        verified = np.bincount(places, minlength=NUM_GROUPS * NUM_BINS)
+        accepted = np.bincount(places, outcomes, minlength=NUM_GROUPS * NUM_BINS)
         for counts in (self.counts, self._pool):
             counts.fade(num)
-        for g, b, outcome in zip(groups, bins, outcomes, strict=True):
-            self.counts.verified[g, b] += 1.0
-            self._pool.verified[g, b] += 1.0
-            if outcome:
-                self.counts.accepted[g, b] += 1.0
-                self._pool.accepted[g, b] += 1.0
+            counts.verified += verified.reshape(NUM_GROUPS, NUM_BINS)
+            counts.accepted += accepted.reshape(NUM_GROUPS, NUM_BINS)
         self._track(chances, outcomes)
         self._since_refresh += num
         if self._since_refresh >= 16:
@@ -173,11 +180,13 @@ class Calibration:
             residual = outcome - p
             gradient += residual
             information += variance
-            standard = max(-3.0, min(3.0, residual / math.sqrt(variance + 0.01)))
-            self._surprise += SURPRISE_RATE * (standard - self._surprise)
-        if abs(self._surprise) > SURPRISE_LIMIT:
+            for_more = SHIFT * outcome - math.log(1 - p + p * _MORE)
+            for_less = -SHIFT * outcome - math.log(1 - p + p / _MORE)
+            self._too_low = max(0.0, self._too_low + for_more)
+            self._too_high = max(0.0, self._too_high + for_less)
+        if self._surprise > SURPRISE_LIMIT:
             self.theta_variance = max(self.theta_variance, THETA_WIDE)
-            self._surprise = 0.0
+            self._too_low = self._too_high = 0.0
             self.num_breaks += 1
         variance = self.theta_variance + THETA_DRIFT * len(outcomes)
         self.theta_variance = min(THETA_WIDE, variance / (1 + variance * information))

@@ -14,6 +14,10 @@ SHADOW_STEPS = 3
 """Paused routes are looked at in one step of so many: that time falls on steps that gain nothing by it."""
 
 
+ALONE_STEPS = 4
+"""Look-ups alone are compared with draft models in one step of so many, and as long as they are better."""
+
+
 class Length(enum.Enum):
     """Whether an answer is long enough to be speculated for."""
 
@@ -73,14 +77,14 @@ def choose(planner: StepPlanner, view: StepView, wanted: Sequence[Wanted], gain:
         if arms:
             able.append(index)
             ways.append(arms)
-    chosen, choice = _search(planner, ways, gain)
+    chosen, choice = _search(planner, ways, gain, step)
     wishes = _wishes(wanted, able, chosen, choice, is_short)
     is_paused = [wanted[index].track.is_paused for index in able]
     if any(is_paused):
         # What paused routes would have is not had, so the others are chosen for without them.
         able = [index for index, paused in zip(able, is_paused, strict=True) if not paused]
         ways = [way for way, paused in zip(ways, is_paused, strict=True) if not paused]
-        chosen, choice = _search(planner, ways, gain)
+        chosen, choice = _search(planner, ways, gain, step)
     planner.end(choice)
     final = choice
     if view.num_prompt_rows and any(choice.lengths):
@@ -106,18 +110,22 @@ def judge_length(one: Wanted) -> Length:
     return Length.ENOUGH if so_far >= least or view.holds_drafts else Length.UNKNOWN
 
 
-def _search(planner: StepPlanner, ways: Sequence[Sequence[Arm]], gain: float) -> tuple[list[Arm], Choice]:
+def _search(
+    planner: StepPlanner, ways: Sequence[Sequence[Arm]], gain: float, step: int
+) -> tuple[list[Arm], Choice]:
     """Return each sequence's way of drafting, and the best lengths: with draft models, or with look-ups
     alone."""
     best = [arms[0] for arms in ways]
     choice = planner.choose(best, gain)
-    if any(arm.drafter != SUFFIX for arm in best):
+    is_looked_at = step % ALONE_STEPS == 0 or planner.looks_up_alone
+    if is_looked_at and any(arm.drafter != SUFFIX for arm in best):
         # A draft pass is paid for by all who take part, so it may be better if nobody does.
         looked_up = [next((arm for arm in arms if arm.drafter == SUFFIX), None) for arms in ways]
         if all(arm is not None for arm in looked_up) and looked_up:
             alone = [arm for arm in looked_up if arm is not None]
             other = planner.choose(alone, gain)
-            if other.gain / other.seconds > choice.gain / choice.seconds:
+            planner.looks_up_alone = other.gain / other.seconds > choice.gain / choice.seconds
+            if planner.looks_up_alone:
                 return alone, other
     return best, choice
 

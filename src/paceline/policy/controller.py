@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.policy.acceptance import Acceptance
+from paceline.policy.acceptance import LEAST_OWN, Acceptance
 from paceline.policy.chooser import Outcome, asks_model, choose, uses_match
 from paceline.policy.counterfactual import ControlWindows
 from paceline.policy.decision_log import DecisionLog
@@ -17,7 +17,7 @@ from paceline.policy.reports import RouteReport, report
 from paceline.policy.routes import RouteSettings, RouteTable, Speculation, allowed_drafters
 from paceline.policy.rule import Member, StepRule
 from paceline.policy.state_keeper import StateKeeper
-from paceline.policy.states import state_word
+from paceline.policy.states import PauseReason, state_word
 from paceline.policy.step_costs import CalibratedCosts, StepCosts
 from paceline.policy.step_planner import SUFFIX, Arm, StepPlanner, Wanted
 from paceline.policy.tracks import RouteTrack
@@ -58,9 +58,10 @@ class SpeculationPolicy:
         """Expected of the last step: goodput / goodput without drafts."""
         self._model = model
         self._tracks: dict[str, RouteTrack] = {}
+        self._of_label: dict[str | None, RouteTrack] = {}
         self._planner = StepPlanner(self.costs, self.acceptance)
         self._states = StateKeeper(self.costs, self.acceptance, self.log)
-        self._prober = Prober(self.costs)
+        self._prober = Prober(self.costs, self.acceptance)
         self._learner = Learner(self.costs, self.acceptance, self.control, self._track_of, model)
         self._rule: StepRule | None = None
 
@@ -72,6 +73,7 @@ class SpeculationPolicy:
         """Choose draft lengths for a step."""
         self.step += 1
         self._rule = None
+        self._of_label.clear()
         self._prober.begin()
         fixed, wanted = self._sort(view)
         if not fixed and not wanted:
@@ -93,6 +95,20 @@ class SpeculationPolicy:
     def on_finish(self, result: GenerationResult) -> None:
         """Learn from an answer that ended."""
         self._learner.on_finish(result)
+
+    def wants_scored(self, route: str | None) -> bool:
+        """Say whether a route's acceptance is in question: it is paused for it, or has hardly any history."""
+        track = self._track_of(route)
+        if track.settings.speculation is not Speculation.AUTO:
+            return False
+        if track.reason is PauseReason.ACCEPTANCE:
+            return True
+        known = self.acceptance.of(track.name, self._model).calibration.counts.total
+        return known < LEAST_OWN and track.reason is not PauseReason.SHORT_OUTPUTS
+
+    def on_scored(self, route: str | None, scored: Sequence[tuple[float, bool]]) -> None:
+        """Learn from text that was scored in idle time."""
+        self.acceptance.of(self._track_of(route).name, self._model).observe_scored(scored)
 
     @property
     def totals(self) -> ServedTotals:
@@ -140,7 +156,10 @@ class SpeculationPolicy:
         return track
 
     def _track_of(self, label: str | None) -> RouteTrack:
-        return self._track(self.routes.resolve(label))
+        track = self._of_label.get(label)
+        if track is None:
+            track = self._of_label[label] = self._track(self.routes.resolve(label))
+        return track
 
     def _sort(self, view: StepView) -> tuple[dict[int, DraftChoice], dict[int, Wanted]]:
         """Return, by place, sequences with a fixed draft length and those that are to be chosen for."""
@@ -166,7 +185,7 @@ class SpeculationPolicy:
         return fixed, wanted
 
     def _choose(self, view: StepView, wanted: list[Wanted]) -> Outcome:
-        gain = sum(self._track_of(one.route).settings.weight for one in view.sequences)
+        gain = sum([self._track_of(one.route).settings.weight for one in view.sequences])
         outcome = choose(self._planner, view, wanted, gain, self.step)
         self._states.update(outcome, self._tracks, view, self.step)
         choice = outcome.choice

@@ -153,7 +153,8 @@ class OnlineCurve:
         self._state = np.zeros(size)
         self._noise = 0.05**2
         self._dense_base = curve.base(np.arange(MAX_ROWS + 1))
-        self._mix = _interpolation(MAX_ROWS)
+        self._base_list: list[float] = self._dense_base.tolist()
+        self._mix = _INTERPOLATION
         self._table = self._dense_base.copy()
         self._is_stale = False
         self.num_observed = 0
@@ -203,6 +204,13 @@ class OnlineCurve:
             base = float(table[low] + (rows - low) * (table[high] - table[low]))
         return base + self.extra(sequences, context)
 
+    def _calibrated_s(self, rows: int, sequences: int, context: float) -> float:
+        if rows > MAX_ROWS:
+            return self.curve.seconds_of(rows, sequences, context)
+        curve = self.curve
+        added = curve.per_sequence_s * max(0, sequences - 1) + curve.per_context_s * context
+        return self._base_list[max(0, rows)] + added
+
     def observe(self, passes: Sequence[tuple[int, int, float]], seconds: float) -> None:
         """Learn from passes that took so long together.
 
@@ -212,22 +220,14 @@ class OnlineCurve:
         """
         if not passes or not seconds > 0 or not math.isfinite(seconds):
             return
-        calibrated = np.array([self.curve.seconds_of(*one) for one in passes])
-        total = float(calibrated.sum())
+        calibrated = [self._calibrated_s(*one) for one in passes]
+        total = sum(calibrated)
         if total <= 0:
             return
-        shares = calibrated / total
         design = np.zeros(len(self._state))
         design[0] = 1.0
-        for share, (rows, _, _) in zip(shares, passes, strict=True):
-            at = float(np.log2(max(1, min(rows, GRID[-1]))))
-            high = int(np.searchsorted(_LOG_GRID, at))
-            if _LOG_GRID[high] == at:
-                design[1 + high] += share
-            else:
-                part = (at - _LOG_GRID[high - 1]) / (_LOG_GRID[high] - _LOG_GRID[high - 1])
-                design[high] += share * (1 - part)
-                design[1 + high] += share * part
+        for seconds_of_one, (rows, _, _) in zip(calibrated, passes, strict=True):
+            design[1:] += self._mix[max(1, min(rows, MAX_ROWS))] * (seconds_of_one / total)
         self._update(design, math.log(seconds / total))
 
     def _update(self, design: np.ndarray, observed: float) -> None:
@@ -269,3 +269,6 @@ def _interpolation(max_rows: int) -> np.ndarray:
     matrix[index, high - 1] = 1 - part
     matrix[index, high] += part
     return matrix
+
+
+_INTERPOLATION = _interpolation(MAX_ROWS)

@@ -109,10 +109,10 @@ class _Window:
     """Steps of one kind, one after another, of one batch."""
 
     batch: int = 0
-    num_steps: int = 0
+    num_steps: float = 0.0
     seconds: float = 0.0
-    tokens: dict[str, int] = field(default_factory=dict)
-    sequences: dict[str, int] = field(default_factory=dict)
+    tokens: dict[str, float] = field(default_factory=dict)
+    sequences: dict[str, float] = field(default_factory=dict)
 
     def add(self, batch: int, seconds: float, routes: Mapping[str, tuple[int, int]]) -> None:
         if batch != self.batch:
@@ -130,10 +130,10 @@ class _Window:
     def fade(self, most: int) -> None:
         """Weigh old steps less, so that the window stays about `most` steps long."""
         if self.num_steps > 2 * most:
-            self.num_steps //= 2
+            self.num_steps /= 2
             self.seconds /= 2
-            self.tokens = {name: count // 2 for name, count in self.tokens.items()}
-            self.sequences = {name: count // 2 for name, count in self.sequences.items()}
+            self.tokens = {name: count / 2 for name, count in self.tokens.items()}
+            self.sequences = {name: count / 2 for name, count in self.sequences.items()}
 
 
 class ControlWindows:

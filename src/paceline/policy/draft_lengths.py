@@ -31,6 +31,8 @@ class Candidate(NamedTuple):
     """Its expected draft, already cut at the most that is of use."""
     start_s: float = 0.0
     """Seconds before it can draft at all, spread over the steps that it has left."""
+    survival: np.ndarray | None = None
+    """What its slots are put in order by (`survival_of`), where that is known already."""
 
 
 class Choice(NamedTuple):
@@ -88,7 +90,11 @@ def best_lengths(
     active = np.concatenate([part.active for part in parts])
     # Within a sequence a slot never stands before the one that it builds on.
     survival = np.concatenate(
-        [np.minimum.accumulate(part.gain / np.maximum(part.rows, 1e-9)) for part in parts]
+        [
+            survival_of(one.profile) if one.survival is None else one.survival
+            for one in candidates
+            if len(one.profile.gain)
+        ]
     )
     order = np.lexsort((sequence, depth, -survival))
     depth, sequence = depth[order], sequence[order]
@@ -107,6 +113,12 @@ def best_lengths(
         lengths, float(gained[best]), float(seconds[best]), plain_gain, base_seconds, float(num_rows[best]),
         float(worth[best]) if price is None else price,
     )  # fmt: skip
+
+
+def survival_of(profile: Profile) -> np.ndarray:
+    """Return the mean survival of the rows at each position; never more than at the one before."""
+    found: np.ndarray = np.minimum.accumulate(profile.gain / np.maximum(profile.rows, 1e-9))
+    return found
 
 
 _COUNT = np.arange(64)

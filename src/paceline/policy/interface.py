@@ -126,6 +126,12 @@ class DraftPolicy(Protocol):
     def on_finish(self, result: GenerationResult) -> None:
         """Learn from an answer that ended, however it ended."""
 
+    def wants_scored(self, route: str | None) -> bool:
+        """Say whether an answer of this route is worth being scored by the draft model in idle time."""
+
+    def on_scored(self, route: str | None, scored: Sequence[tuple[float, bool]]) -> None:
+        """Learn from text that was scored in idle time; see `SequenceStep.scored`."""
+
 
 class FixedPolicy:
     """The simplest policy: what the request says, whatever it costs."""
@@ -147,6 +153,13 @@ class FixedPolicy:
         """Learn nothing."""
 
     def on_finish(self, result: GenerationResult) -> None:
+        """Learn nothing."""
+
+    def wants_scored(self, route: str | None) -> bool:
+        """Want nothing."""
+        return False
+
+    def on_scored(self, route: str | None, scored: Sequence[tuple[float, bool]]) -> None:
         """Learn nothing."""
 
 

@@ -78,6 +78,7 @@ class Learner:
         self._num_steps += 1
         self._costs.observe(record, self._model)
         routes: dict[str, list[int]] = {}
+        drafted: dict[tuple[str, str], list[SequenceStep]] = {}
         tracks: dict[str, RouteTrack] = {}
         for part in record.sequences:
             track = self._track_of(part.route)
@@ -91,9 +92,11 @@ class Learner:
             counts[1] += part.num_new_tokens
             track.count_draft(part.num_drafted)
             if part.draft_length:
-                self._learn_acceptance(part, track, rule)
+                drafted.setdefault((track.name, self._source(part, track, rule)), []).append(part)
             elif part.scored:
                 self._acceptance.of(track.name, _scorer(part, self._model)).observe_scored(part.scored)
+        for (name, source), parts in drafted.items():
+            self._acceptance.of(name, source).observe(*parts)
         self._settle_probes(record, rule, prober)
         for track in tracks.values():
             track.ledger.earn(record.duration_s / len(tracks))
@@ -109,7 +112,8 @@ class Learner:
         if result.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._track_of(result.route).lengths.add(result.usage.completion_tokens)
 
-    def _learn_acceptance(self, part: SequenceStep, track: RouteTrack, rule: StepRule | None) -> None:
+    def _source(self, part: SequenceStep, track: RouteTrack, rule: StepRule | None) -> str:
+        """Return whose drafts they were; where the draft model was asked, note the match that was left."""
         source = part.source or part.drafter or self._model
         if part.drafter == MIXED:
             if source == MIXED:  # neither of the two proposed anything
@@ -117,7 +121,7 @@ class Learner:
             if source != SUFFIX:
                 passed_over = {} if rule is None else rule.passed_over
                 self._acceptance.of(track.name, SUFFIX).replay.add(passed_over.get(part.number, []))
-        self._acceptance.of(track.name, source).observe(part)
+        return source
 
     def _settle_probes(self, record: StepRecord, rule: StepRule | None, prober: Prober) -> None:
         """Charge routes with what their probes lost: in time as measured if nobody else drafted, else as

@@ -1,14 +1,15 @@
 """Looking, now and then, whether a paused route's drafts would be accepted again.
 
-One sequence of a route that was paused for its acceptance keeps watch. Where the draft model can score text,
-it reads every so often the tokens that were decoded meanwhile, in one pass, and says at each of them whether
-it would have drafted it: many observations for little more than one draft. Elsewhere the watcher drafts one
-token now and then, less and less often while nothing changes, and more often when something seems to. If no
-sequence is at hand, the next request that starts becomes the watcher. What probes lose is charged to the
-route's ledger, which allows only so much."""
+One sequence of a route that was paused for its acceptance, or before that was known, keeps watch. Where the
+draft model can score text, it reads every so often the tokens that were decoded meanwhile, in one pass, and
+says at each of them whether it would have drafted it: many observations for little more than one draft.
+Elsewhere the watcher drafts one token now and then, less and less often while nothing changes, and more often
+when something seems to. If no sequence is at hand, the next request that starts becomes the watcher. What
+probes lose is charged to the route's ledger, which allows only so much."""
 
 from __future__ import annotations
 
+from paceline.policy.acceptance import LEAST_OWN, Acceptance
 from paceline.policy.interface import DraftChoice
 from paceline.policy.routes import allowed_drafters
 from paceline.policy.states import PauseReason
@@ -30,8 +31,9 @@ NEWLY_STARTED = 4
 class Prober:
     """Picks who watches and when to look."""
 
-    def __init__(self, costs: StepCosts) -> None:
+    def __init__(self, costs: StepCosts, acceptance: Acceptance) -> None:
         self._costs = costs
+        self._acceptance = acceptance
         self.probed: dict[int, RouteTrack] = {}
         """Sequences that draft for a probe in this step."""
 
@@ -43,7 +45,7 @@ class Prober:
         """Return what a sequence of a paused route does in this step; none if it has nothing to do with
         probes."""
         track, view = one.track, one.view
-        if track.reason is not PauseReason.ACCEPTANCE:
+        if not self._is_in_question(track):
             return None
         if track.watcher is None and self._can_watch(one):
             track.watcher = view.number
@@ -69,6 +71,14 @@ class Prober:
     def adapt(self, track: RouteTrack, *, is_surprised: bool) -> None:
         """Probe a route more often when something seems to change, and less often while nothing does."""
         track.probe_every = LEAST_EVERY if is_surprised else min(MOST_EVERY, track.probe_every * 5 // 4 + 1)
+
+    def _is_in_question(self, track: RouteTrack) -> bool:
+        """Whether the route's acceptance is what keeps it paused, or may be, as long as it was hardly
+        measured."""
+        if track.reason is PauseReason.LOAD:
+            known = (found.calibration.counts.total for found in self._acceptance.known(track.name))
+            return max(known, default=0.0) < LEAST_OWN
+        return track.reason is PauseReason.ACCEPTANCE
 
     def cost_s(self, drafter: str, num_missing: int) -> float:
         """Return the seconds of one probe that finds nothing."""

@@ -17,7 +17,7 @@ from paceline.policy.calibration import NUM_GROUPS, POSITION_GROUPS, UNKNOWN, Ca
 NUM_KEPT = 64
 NUM_BORROWED = 8
 """Drafts that count beside a route's own while these are few; their weight goes as the own ones come."""
-KEPT_AT_BREAK = 0.02
+KEPT_AT_BREAK = 0.05
 """What drafts still count once acceptance has changed at a stroke."""
 MAX_LENGTH = 64
 PRIOR_CHANCE = 0.6

@@ -3,17 +3,17 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from paceline.policy.acceptance import Acceptance, SourceAcceptance
-from paceline.policy.draft_lengths import Candidate, Choice, best_lengths
+from paceline.policy.draft_lengths import Candidate, Choice, best_lengths, survival_of
 from paceline.policy.interface import SequenceView, StepView
 from paceline.policy.profile import NOTHING, Prices, Profile, mixed
 from paceline.policy.routes import allowed_drafters
-from paceline.policy.step_costs import StepCosts
+from paceline.policy.step_costs import PREFILL_ROWS, StepCosts
 from paceline.policy.tracks import CachedProfile, RouteTrack
 
 SUFFIX, MIXED = "suffix", "mixed"
@@ -33,12 +33,25 @@ class Arm(NamedTuple):
     drafter: str
     profile: Profile
     start_s: float
+    """Seconds of a look-up, and of reading a text first, in each step."""
     value: float
     """What it is worth in a step beyond its cost, at the prices of the last one."""
     model_value: float
     """The same of asking the draft model, whatever the arm."""
+    model: str | None
+    """The draft model that it may ask."""
+    gain: float
+    """Expected tokens, times their weight."""
+    riding_value: float
+    """Its value where the draft passes are made for others in any case."""
+    survival: np.ndarray
+    """What its slots are put in order by."""
     is_too_late: bool = False
     """Whether the draft model would have to read a long text first, and that is not worth it any more."""
+
+
+def _by_value(arm: Arm) -> float:
+    return -arm.value
 
 
 class Wanted(NamedTuple):
@@ -56,6 +69,8 @@ class StepPlanner:
         self._costs = costs
         self._acceptance = acceptance
         self._price = 0.0
+        self.looks_up_alone = False
+        """Whether draft models were left out when that was last looked at."""
         self.prices = Prices(0.0, 0.0)
         self._step = 0
 
@@ -69,6 +84,8 @@ class StepPlanner:
             model: the draft model whose passes are counted.
         """
         self._step += 1
+        self._arms: dict[tuple[Hashable, ...], list[Arm]] = {}
+        self._reading: dict[str, list[float]] = {}
         self.num_sequences = len(view.sequences)
         self.context = float(sum(s.num_context_tokens for s in view.sequences))
         self.base_rows = self.num_sequences + view.num_prompt_rows
@@ -105,7 +122,39 @@ class StepPlanner:
         return self._price
 
     def arms(self, wanted: Wanted) -> list[Arm]:
-        """Return the ways in which a sequence may draft, the best first."""
+        """Return the ways in which a sequence may draft, the best first; alike for all that are alike."""
+        view = wanted.view
+        key = (wanted.track.name, wanted.most, view.drafters, view.speculation.drafter)
+        found = self._arms.get(key)
+        if found is None:
+            found = self._arms[key] = self._compute_arms(wanted)
+        if view.num_draft_missing <= CATCH_UP_FREE:
+            return found
+        late = [self._late(arm, wanted) if arm.model is not None else arm for arm in found]
+        late.sort(key=_by_value)
+        return late
+
+    def _late(self, arm: Arm, wanted: Wanted) -> Arm:
+        """Return a way of drafting with what the draft model has to read first, spread over the steps left."""
+        view, track = wanted.view, wanted.track
+        left = min(track.lengths.remaining(view.num_output_tokens), float(view.most_drafts + 1))
+        num_steps = max(1.0, left / (1.0 + arm.gain / track.settings.weight))
+        start_s = self._catch_up_s(arm.model or "", view.num_draft_missing) / num_steps
+        price = self._price * start_s
+        return arm._replace(
+            start_s=arm.start_s + start_s, value=arm.value - price, model_value=arm.model_value - price,
+            is_too_late=arm.riding_value <= price,
+        )  # fmt: skip
+
+    def _catch_up_s(self, name: str, num_tokens: int) -> float:
+        """Return what `StepCosts.catch_up_s` does, from a list that is made once a step."""
+        seconds = self._reading.get(name)
+        if seconds is None:
+            seconds = self._reading[name] = self._costs.draft(name).table()[: PREFILL_ROWS + 1].tolist()
+        full, rest = divmod(num_tokens, PREFILL_ROWS)
+        return full * seconds[PREFILL_ROWS] + (seconds[rest] if rest else 0.0)
+
+    def _compute_arms(self, wanted: Wanted) -> list[Arm]:
         view, track, most = wanted
         names = allowed_drafters(track.settings.drafters)
         if view.speculation.drafter is not None:
@@ -117,32 +166,31 @@ class StepPlanner:
             models = ["model"]
         best_model: Arm | None = None
         for name in models:
-            profile = self._profile(track, name)
-            cut = _cut(profile, most)
-            start_s = self._start_s(name, view, track, float(cut.gain.sum()))
-            value = cut.value(self.prices) - self._price * start_s
-            is_too_late = start_s > 0 and cut.value(self._riding) <= self._price * start_s
-            arm = Arm(name, cut, start_s, value, value, is_too_late)
-            best_model = arm if best_model is None or value > best_model.value else best_model
+            arm = self._arm(track, name, name, most, 0.0)
+            arm = arm._replace(model_value=arm.value)
+            best_model = arm if best_model is None or arm.value > best_model.value else best_model
             if name in here:
                 found.append(arm)
-        model_value = best_model.value if best_model is not None else 0.0
-        if SUFFIX in here or MIXED in here:
-            cut = _cut(self._profile(track, SUFFIX), most)
-            value = cut.value(self.prices) - self._price * self._costs.lookup_s
-            if SUFFIX in here:
-                found.append(Arm(SUFFIX, cut, self._costs.lookup_s, value, 0.0))
+        if SUFFIX in here:
+            found.append(self._arm(track, SUFFIX, None, most, self._costs.lookup_s))
         if MIXED in here and best_model is not None:
-            cut = _cut(self._profile(track, MIXED), most)
-            start_s = best_model.start_s + self._costs.lookup_s
-            value = cut.value(self.prices) - self._price * start_s
-            found.append(Arm(MIXED, cut, start_s, value, model_value, best_model.is_too_late))
-        return sorted(found, key=lambda arm: -arm.value)
+            arm = self._arm(track, MIXED, best_model.drafter, most, self._costs.lookup_s)
+            found.append(arm._replace(model_value=best_model.value))
+        found.sort(key=_by_value)
+        return found
+
+    def _arm(self, track: RouteTrack, drafter: str, model: str | None, most: int, start_s: float) -> Arm:
+        cut = _cut(self._profile(track, drafter), most)
+        gain, rows, active = float(cut.gain.sum()), float(cut.rows.sum()), float(cut.active.sum())
+        fixed = self._price * start_s
+        value = gain - self.prices.row * rows - self.prices.draft * active - fixed
+        riding = gain - self._riding.row * rows - self._riding.draft * active - fixed
+        return Arm(drafter, cut, start_s, value, 0.0, model, gain, riding, survival_of(cut))
 
     def choose(self, arms: Sequence[Arm], plain_gain: float, price: float | None = None) -> Choice:
         """Return the best lengths for sequences that draft in these ways."""
         verify = self.verify_alone if price is None else self.verify
-        candidates = [Candidate(arm.profile, arm.start_s) for arm in arms]
+        candidates = [Candidate(arm.profile, arm.start_s, arm.survival) for arm in arms]
         choice = best_lengths(candidates, plain_gain, verify, self.draft, price)
         num_drafting = sum(length > 0 for length in choice.lengths)
         least = LEAST_GAIN * num_drafting / max(1, self.num_sequences)
@@ -159,15 +207,6 @@ class StepPlanner:
     def source(self, track: RouteTrack, name: str) -> SourceAcceptance:
         """Return what is known of a route with a source of drafts."""
         return self._acceptance.of(track.name, name)
-
-    def _start_s(self, name: str, view: SequenceView, track: RouteTrack, gain: float) -> float:
-        """Return what catching up costs in each of the steps that the answer still takes."""
-        missing = view.num_draft_missing
-        if missing <= CATCH_UP_FREE:
-            return 0.0
-        left = min(track.lengths.remaining(view.num_output_tokens), float(view.most_drafts + 1))
-        num_steps = max(1.0, left / (1.0 + gain / track.settings.weight))
-        return self._costs.catch_up_s(name, missing) / num_steps
 
     def _profile(self, track: RouteTrack, name: str) -> Profile:
         length, weight = track.settings.most_drafts, track.settings.weight

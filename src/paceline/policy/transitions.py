@@ -14,7 +14,7 @@ from paceline.policy.tracks import RouteTrack
 
 DWELL_STEPS = 20
 """Least steps in a state."""
-WISH_RATE = 0.12
+WISH_RATE = 0.15
 PAUSE_BELOW = 0.25
 RESUME_ABOVE = 0.75
 PRESSURE_RATE = 0.25

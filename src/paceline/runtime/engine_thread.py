@@ -78,7 +78,7 @@ class EngineThread:
     def _take_commands(self, is_idle: bool) -> None:
         """Run all commands that wait; with nothing else to do, wait for one."""
         try:
-            if not is_idle:
+            if not is_idle or self._works_idle():
                 command = self._commands.get_nowait()
             else:
                 command = self._commands.get(timeout=IDLE_WAIT_S if self._engine.has_work else None)
@@ -90,6 +90,14 @@ class EngineThread:
                 command = self._commands.get_nowait()
         except queue.Empty:
             return
+
+    def _works_idle(self) -> bool:
+        """Do a little that nobody waits for; one that fails does not end the thread."""
+        try:
+            return self._engine.work_idle()
+        except Exception:
+            log.exception("idle work failed; serving goes on")
+            return False
 
     def _step(self) -> bool:
         """Make one step; returns whether nothing was done."""
