@@ -1,7 +1,7 @@
 """The server's page in headless Chromium, on the default pair of models, with a screenshot for the documents.
 
     pip install playwright
-    python -m verify.page                 # needs a Chromium: apt install chromium, or playwright install chromium
+    python -m verify.page         # needs a Chromium: apt install chromium, or playwright install chromium
 
 What it holds the page to: it loads without an error, asks no other host, shows each route with its state, is
 worked by keyboard alone (token, switch, question), shows the tokens that were drafted, and answers the same
