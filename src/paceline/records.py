@@ -71,7 +71,7 @@ class SamplingParams(Parameters):
 
     temperature: float = Field(0.0, ge=0.0, allow_inf_nan=False)
     """0 is greedy decoding: the token with the greatest logit, ties to the lowest id."""
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(0, ge=0, lt=2**31)
     """Keep the k most probable tokens; 0 keeps all."""
     top_p: float = Field(1.0, gt=0.0, le=1.0)
     """Keep the smallest set of most probable tokens whose probabilities reach this sum."""

@@ -126,8 +126,9 @@ class RouteBook:
                 notes += self._differences(name, self._base.get(name), base.get(name))
             if engine.default_route != self.default:
                 notes.append(f"the default route is {engine.default_route}")
+            await self._put_in_force(found, {}, by, engine.default_route)
+            # Only now, and without a pause, so that nobody sees a part of it.
             self._base, self.default = base, engine.default_route
-            await self._put_in_force(found, {}, by)
             for note in notes:
                 log.warning("configuration: %s", note)
             return notes
@@ -148,9 +149,14 @@ class RouteBook:
         return notes
 
     async def _put_in_force(
-        self, routes: dict[str, RouteSettings], by: Mapping[str, str], otherwise: str = FILE
+        self,
+        routes: dict[str, RouteSettings],
+        by: Mapping[str, str],
+        otherwise: str = FILE,
+        default: str | None = None,
     ) -> None:
-        default = self.default
+        """Let the policy know before requests do, so that it has every route that a request may name."""
+        default = default or self.default
 
         def apply(engine: Engine) -> None:
             policy = engine.policy

@@ -77,7 +77,7 @@ class GenerationBody(_Body):
     logit_bias: Mapping[str, float] = Field(default_factory=dict)
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
 
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(0, ge=0, lt=2**31)
     min_p: float = Field(0.0, ge=0.0, le=1.0)
     repetition_penalty: float = Field(1.0, gt=0.0)
     min_tokens: int = Field(0, ge=0)

@@ -124,7 +124,9 @@ def _config(app: object, timeout_s: float) -> uvicorn.Config:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
+    # With the protocol by name: for other sockets asyncio leaves Nagle's algorithm on, and a response that is
+    # written in two pieces then waits 40 ms for the client's acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, port))
     return listener
