@@ -86,9 +86,8 @@ def main() -> None:
         for spent, step in zip(policy.steps, simulator.result.steps, strict=True)
         if step.num_decoding == given.routes * (given.sequences // given.routes)
     ][20:]
-    print(
-        f"{len(steps)} steps of {given.sequences} sequences on {given.routes} routes; milliseconds, median and p95"
-    )
+    print(f"{len(steps)} steps of {given.sequences} sequences on {given.routes} routes")
+    print("milliseconds, median and 95th percentile")
     for name in ("plan", "rule", "learn", "all"):
         values = sorted(1e3 * (sum(s.values()) if name == "all" else s.get(name, 0.0)) for s in steps)
         print(f"{name:>6}  {statistics.median(values):.3f}  {values[int(0.95 * len(values))]:.3f}")

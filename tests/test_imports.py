@@ -99,6 +99,22 @@ def _cycle(modules: Mapping[str, ast.Module]) -> list[str]:
     return next((found for name in sorted(edges) if (found := visit(name, []))), [])
 
 
+def _reached(modules: Mapping[str, ast.Module], layer: str) -> set[str]:
+    """Return all that a package imports, and all that those import, of ours and others'."""
+    seen: set[str] = set()
+    waiting = [module for module in modules if _layer(module) == layer]
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        if module in modules:
+            # A package's own `__init__` runs too; that of `paceline` loads what it names only when asked.
+            parents = [module.rsplit(".", n)[0] for n in range(1, module.count(".") + 1)]
+            waiting += [*_imports(modules[module], modules), *(p for p in parents if p != "paceline")]
+    return seen
+
+
 def _environment_readers(modules: Mapping[str, ast.Module]) -> list[str]:
     faults = []
     for module, tree in modules.items():
@@ -137,6 +153,15 @@ def test_only_config_reads_the_environment() -> None:
 
 def test_policy_and_planner_do_without_torch() -> None:
     assert _torch_users(_modules()) == []
+
+
+def test_the_policy_reaches_neither_torch_nor_an_engine_by_any_way() -> None:
+    reached = _reached(_modules(), "policy")
+    assert "paceline.policy.controller" in reached
+    assert "paceline.policy.simulation.simulator" in reached
+    assert {name.split(".")[0] for name in reached} & {"torch", "transformers", "gguf"} == set()
+    allowed = {"errors", "clock", "parameters", "records", "step_records", "config", "policy"}
+    assert {layer for name in reached if (layer := _layer(name))} <= allowed
 
 
 def _written(**sources: str) -> dict[str, ast.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_generate_compares_auto_with_off_and_shows_what_the_policy_says(pair: li
     assert "outputs identical: 1 of 1" in result.stdout
     assert "--- speculation auto ---" in result.stdout
     assert "speed, auto / off" in result.stdout
-    assert "policy, default: speculating" in result.stdout
+    assert re.search(r"policy, default: (speculating|paused)", result.stdout)
 
 
 def test_generate_json_has_the_policys_report(pair: list[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paceline.clock import ManualClock
 from paceline.drafters.interface import DraftProposal, DraftRequest, ScoreRequest
 from paceline.drafters.mixed import MixedDrafter
 from paceline.drafters.scripted import ScriptedDrafter
@@ -40,6 +41,18 @@ DEAR = CalibratedCosts(CostCurve.of({1: 0.1, 64: 6.4}), {"model": CostCurve.of({
 """Drafting never pays here."""
 AUTO = SpeculationParams(enabled="auto")
 SAMPLED = SamplingParams(temperature=0.9, seed=3, max_tokens=60)
+
+
+STOPPED = ManualClock()
+"""What is calibrated stays as it is, whatever this machine takes for a scripted model."""
+
+
+class Ticking(ManualClock):
+    """Each stage of a step takes ten milliseconds."""
+
+    def __call__(self) -> float:
+        self.advance(0.01)
+        return super().__call__()
 
 
 def auto_policy(**settings: Any) -> SpeculationPolicy:
@@ -97,7 +110,7 @@ def test_a_policy_changes_speed_and_no_answer(params: SamplingParams, num_sequen
         make_engine(LOGITS, V), *(request([1 + i, 2, 3], params, seed=i) for i in range(num_sequences))
     )
     policy = auto_policy()
-    engine, _ = shared_engine(LOGITS, V, spoiled(LOGITS), num_blocks=200, policy=policy)
+    engine, _ = shared_engine(LOGITS, V, spoiled(LOGITS), num_blocks=200, policy=policy, clock=STOPPED)
     adaptive = run(engine, *prompts)
     assert [outcome(a) for a in adaptive] == [outcome(p) for p in plain]
     assert sum(a.speculation.num_drafted for a in adaptive) > 10
@@ -313,7 +326,7 @@ def test_an_unknown_route_is_refused_when_the_request_comes() -> None:
 
 def test_a_policy_learns_as_an_observer() -> None:
     policy = auto_policy()
-    engine, _ = shared_engine(LOGITS, V, policy=policy)
+    engine, _ = shared_engine(LOGITS, V, policy=policy, clock=Ticking())
     for number in range(4):
         engine.submit(request([1, 2, number], SamplingParams(max_tokens=30), AUTO, request_id=str(number)))
         drain(engine)
@@ -329,6 +342,7 @@ def test_an_unloaded_draft_model_is_not_chosen() -> None:
         LOGITS,
         V,
         policy=auto_policy(),
+        clock=STOPPED,
         draft_options={"reload": lambda: ScriptedModel(LOGITS, V, kv_bytes_per_token=8)},
     )
     engine.unload_drafter("model")
@@ -343,7 +357,7 @@ def test_an_unloaded_draft_model_is_not_chosen() -> None:
 
 def test_answers_that_ended_are_scored_in_idle_time_where_the_policy_wants_it() -> None:
     policy = SpeculationPolicy(RouteTable({}, any_label=RouteSettings()), DEAR)
-    engine, drafter = shared_engine(LOGITS, V, spoiled(LOGITS), num_blocks=200, policy=policy)
+    engine, drafter = shared_engine(LOGITS, V, spoiled(LOGITS), num_blocks=200, policy=policy, clock=STOPPED)
     assert engine.work_idle() is False
     run(engine, request([1, 2, 3], SamplingParams(max_tokens=80), AUTO, request_id="a"))
     assert policy.wants_scored(None)
@@ -370,3 +384,26 @@ def test_idle_scoring_stops_at_what_cannot_be_read(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(drafter, "score", broken)
     assert [engine.work_idle() for _ in range(3)] == [True, False, False]
+
+
+def test_a_policy_that_fails_costs_its_drafts_and_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Choosing):
+        def plan(self, view: StepView) -> DraftPlan:
+            raise RuntimeError("no idea")
+
+    engine, _ = shared_engine(LOGITS, V, policy=Broken(PLAIN))
+    (answer,) = run(engine, request([1, 2, 3], SamplingParams(max_tokens=9), AUTO))
+    assert answer.usage.completion_tokens == 9
+    assert answer.speculation.num_drafted == 0
+    assert "the policy failed" in caplog.text
+
+
+def test_a_rule_that_fails_lets_all_drafts_be_verified(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Stopping):
+        def lengths(self, proposals: Sequence[tuple[int, str, Sequence[float], bool]]) -> list[int]:
+            raise RuntimeError("no idea")
+
+    engine, _ = shared_engine(LOGITS, V, policy=Choosing(DraftChoice(3, "model"), rule=Broken(3, 1)))
+    (answer,) = run(engine, request([1, 2, 3], SamplingParams(max_tokens=20), AUTO))
+    assert answer.speculation.num_accepted > 10
+    assert "the policy's rule failed" in caplog.text

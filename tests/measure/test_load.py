@@ -151,12 +151,12 @@ def test_modes_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("on", "off, on:K or on:K:DRAFTER"),
+        ("on", "off, auto, auto:DRAFTER, on:K or on:K:DRAFTER"),
         ("on:0", "K from 1 to 64"),
         ("on:65", "K from 1 to 64"),
-        ("on:3:", "off, on:K or on:K:DRAFTER"),
-        ("on:three", "off, on:K or on:K:DRAFTER"),
-        ("", "off, on:K or on:K:DRAFTER"),
+        ("on:3:", "off, auto, auto:DRAFTER, on:K or on:K:DRAFTER"),
+        ("on:three", "off, auto, auto:DRAFTER, on:K or on:K:DRAFTER"),
+        ("", "off, auto, auto:DRAFTER, on:K or on:K:DRAFTER"),
         ("on:3:other", "a drafter that is there: suffix"),
         ("on:3", "a draft model for on:K"),
         ("off,off", "each mode once"),

@@ -42,12 +42,13 @@ def test_positions_and_bins_are_told_apart() -> None:
 def test_a_collapse_is_believed_within_some_twenty_tokens_and_a_single_miss_is_not() -> None:
     calibration = Calibration(Counts())
     feed(calibration, 0.9, 0.9, 500)
-    before = calibration.chance(0, 0.9)
+    before, num_breaks = calibration.chance(0, 0.9), calibration.num_breaks
     calibration.observe([0], [bin_of(0.9)], [False])
     assert calibration.chance(0, 0.9) > before - 0.06
     for _ in range(24):
         calibration.observe([0], [bin_of(0.9)], [False])
-    assert calibration.num_breaks == 1
+    assert num_breaks == 0
+    assert calibration.num_breaks >= 1
     assert calibration.chance(0, 0.9) < 0.3
 
 

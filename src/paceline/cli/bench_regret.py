@@ -22,6 +22,7 @@ from paceline.cli.output import print_fields, print_json, print_table
 from paceline.cli.plots import check_can_plot, save_panels
 
 if TYPE_CHECKING:
+    from paceline.cli.input_file import InputRequest
     from paceline.llm import LLM
     from paceline.measure.load import LoadLoop, LoadRequest
     from paceline.measure.load_mode import Mode
@@ -75,7 +76,7 @@ def regret(**options: Any) -> None:
     drafters = ["model", "suffix", "mixed"] if options["draft"] is not None else ["suffix"]
     settings = parse_settings(options["settings"], drafters)
     concurrencies = parse_concurrencies(options["concurrency"])
-    groups = {name or "none": requests for name, requests in read_groups({**options, "mixed": False}).items()}
+    groups: dict[str | None, list[InputRequest]] = read_groups({**options, "mixed": False})
     runs = RunFile(options["resume"], _what(options))
     err = Console(stderr=True)
     warn_of_idle_clients(err, groups, concurrencies)
@@ -92,9 +93,9 @@ def regret(**options: Any) -> None:
             for repeat in range(1, options["repeats"] + 1):
                 for index, (name, requests) in enumerate(prepared.items()):
                     for concurrency in concurrencies:
-                        where = f"repeat {repeat}, {name}, {concurrency} at once"
+                        where = f"repeat {repeat}, {name or 'no route'}, {concurrency} at once"
                         progress.update(progress.task_ids[0], description=where)
-                        for _ in bench.cell(name, requests, concurrency, repeat, index):
+                        for _ in bench.cell(name or "default", requests, concurrency, repeat, index):
                             progress.advance(progress.task_ids[0])
     cells = summarise(runs.runs)
     _show(cells, runs.runs, options)
@@ -136,6 +137,7 @@ class RegretBench:
     def _run(
         self, route: str, requests: Sequence[LoadRequest], concurrency: int, mode: Mode, repeat: int
     ) -> tuple[Run, dict[str, GenerationResult]]:
+        from paceline.measure.forecast import plain_seconds
         from paceline.measure.load_cell import LoadCell
         from paceline.measure.regret import Run
         from paceline.policy.controller import SpeculationPolicy
@@ -144,14 +146,11 @@ class RegretBench:
         assert isinstance(policy, SpeculationPolicy)
         if self._warm_up:
             self._loop.run(requests[-self._warm_up * concurrency :], concurrency, mode)
-        before = policy.totals.copy()
         results, counts = self._loop.run(requests, concurrency, mode)
-        after = policy.totals
         cell = LoadCell.of(route, concurrency, mode.label, list(results.values()), counts, None)
-        seconds = after.seconds - before.seconds
-        predicted = (
-            (after.plain_seconds - before.plain_seconds) / seconds if mode.is_auto and seconds else None
-        )
+        lengths = [(r.usage.prompt_tokens, r.usage.completion_tokens) for r in results.values()]
+        plain_s = plain_seconds(policy.costs, lengths, concurrency) if mode.is_auto else 0.0
+        predicted = plain_s / counts.wall_s if mode.is_auto and counts.wall_s > 0 else None
         report = policy.report(policy.routes.resolve(requests[0].route))
         state = (
             report.state.value if report.reason is None else f"{report.state.value}: {report.reason.value}"
@@ -192,8 +191,10 @@ def _engine_settings(options: dict[str, Any], max_num_seqs: int) -> Any:
 def _show(cells: Sequence[RegretCell], runs: Sequence[Run], options: dict[str, Any]) -> None:
     from paceline.measure.regret import geometric_mean
 
-    over_off = geometric_mean(c.auto_over_off and c.auto_over_off.mean for c in cells)
-    over_best = geometric_mean(c.auto_over_best_fixed and c.auto_over_best_fixed.mean for c in cells)
+    over_off = geometric_mean(c.auto_over_off.mean for c in cells if c.auto_over_off is not None)
+    over_best = geometric_mean(
+        c.auto_over_best_fixed.mean for c in cells if c.auto_over_best_fixed is not None
+    )
     errors = [run.step_error for run in runs if run.step_error is not None]
     step_error = sorted(errors)[len(errors) // 2] if errors else None
     if options["plot"] is not None:

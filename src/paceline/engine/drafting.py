@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from paceline.drafters.interface import Drafter, HoldsMemory, ScoresText
@@ -19,6 +20,8 @@ from paceline.policy.interface import (
     StepView,
 )
 from paceline.records import Verification
+
+log = logging.getLogger(__name__)
 
 MIXED, MODEL = "mixed", "model"
 
@@ -66,7 +69,12 @@ class Drafting:
             scheduler.num_preemptions,
             scheduler.is_short_of_blocks,
         )
-        plan = self.policy.plan(view)
+        try:
+            plan = self.policy.plan(view)
+        except Exception:
+            # It can only make things faster, so without its answer the step is a plain one.
+            log.exception("the policy failed; a step is made without drafts")
+            return
         self.rule = plan.rule
         for sequence in sequences:
             _note_unloaded(sequence, loaded)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from paceline.drafters.interface import Drafter, HoldsMemory, ScoreRequest, ScoresText
 from paceline.engine import step as stages
+from paceline.engine.scoring import MODEL
 from paceline.engine.sequence import Sequence
 from paceline.policy.interface import DraftPolicy
 from paceline.records import Verification
@@ -45,7 +46,7 @@ class IdleScoring:
 
     def __init__(self, policy: DraftPolicy, drafters: Mapping[str, Drafter]) -> None:
         self._policy = policy
-        self._drafter = drafters.get(stages.MODEL)
+        self._drafter = drafters.get(MODEL)
         self._texts: deque[_Text] = deque(maxlen=NUM_KEPT)
 
     def keep(self, sequence: Sequence) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from paceline.drafters.interface import Drafter, DraftProposal, DraftRequest, ScoreRequest, ScoresText
+from paceline.drafters.interface import Drafter, DraftProposal, DraftRequest
 from paceline.engine.scheduler import PlannedSequence
+from paceline.engine.scoring import MODEL, score_text
 from paceline.errors import GenerationError, PacelineError, StepError
 from paceline.models.interface import CausalModel, KVStore, SequenceSlice
 from paceline.policy.interface import DraftRule
@@ -21,8 +22,6 @@ from paceline.sampling.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
-MODEL = "model"
-"""The drafter that is asked to score text."""
 Rows = np.ndarray | StepError
 """Logits [rows that need them, vocab], or why there are none."""
 NO_ROWS = np.empty((0, 0), dtype=np.float32)
@@ -78,7 +77,7 @@ def draft(
     confidences = {number: proposal.confidences for number, proposal in proposals.items()}
     if rule is not None:
         _cut(drafting, proposals, rule)
-    scored = {part.sequence.number: _score(part, drafters) for part in scoring}
+    scored = {part.sequence.number: score_text(part, drafters[MODEL]) for part in scoring}
     return Drafts(proposals, faults, confidences, scored)
 
 
@@ -94,28 +93,17 @@ def _cut(drafting: Sequence[PlannedSequence], proposals: dict[int, DraftProposal
         for part in drafting
         if (proposal := proposals.get(number := part.sequence.number)) is not None and proposal.token_ids
     ]
-    for (number, *_), length in zip(asked, rule.lengths(asked), strict=True):
+    try:
+        lengths = rule.lengths(asked)
+    except Exception:
+        log.exception("the policy's rule failed; all drafts are verified")
+        return
+    for (number, *_), length in zip(asked, lengths, strict=True):
         proposal = proposals[number]
         if length < len(proposal.token_ids):
             proposals[number] = replace(
                 proposal, token_ids=proposal.token_ids[:length], confidences=proposal.confidences[:length]
             )
-
-
-def _score(part: PlannedSequence, drafters: Mapping[str, Drafter]) -> tuple[tuple[float, bool], ...]:
-    """Ask the draft model about a sequence's own text; one that fails says nothing, which costs nobody."""
-    drafter, sequence = drafters[MODEL], part.sequence
-    assert isinstance(drafter, ScoresText)
-    prompt = sequence.token_ids[: sequence.num_prompt_tokens]
-    try:
-        (scored,) = drafter.score(
-            [ScoreRequest(sequence.number, sequence.token_ids, sequence.sampling.fresh(prompt), len(prompt))]
-        )
-    except Exception:
-        log.warning("the draft model could not score a sequence", exc_info=True)
-        release(drafter, sequence.number)
-        return ()
-    return scored
 
 
 def _ask(

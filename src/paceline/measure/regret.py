@@ -40,7 +40,8 @@ class Run:
     mean_draft_length: float | None = None
     """Verified drafts for each decode step of a sequence."""
     predicted_speedup: float | None = None
-    """By the policy, from step costs; of its own runs only."""
+    """Seconds that the run would have taken without drafts, from step costs, / those that it took; of auto
+    only."""
     state: str | None = None
     """Of the route, after the run."""
     step_error: float | None = None

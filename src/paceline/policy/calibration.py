@@ -30,6 +30,8 @@ MIDDLES = np.array([0.03, 0.075, 0.15, 0.27, 0.43, 0.57, 0.73, 0.85, 0.925, 0.96
 POSITION_GROUPS = (0, 1, 2, 3, 4, 4, 5)
 """Group of the positions 1, 2, ...; the last is that of all further ones."""
 NUM_GROUPS = max(POSITION_GROUPS) + 1
+FADE_TOKENS = 32
+REFRESH_TOKENS = 48
 MEMORY = 2000.0
 """Verified tokens after which a count weighs 1/e."""
 STRENGTH_OF_CONFIDENCE = 6.0
@@ -39,11 +41,13 @@ THETA_PRIOR_VARIANCE = 0.25
 THETA_DRIFT = 0.002
 """Variance that theta gains for each verified token."""
 THETA_WIDE = 0.8
+LEAST_SHIFT = 0.02
+"""Changes of theta that are not worth a new table."""
 SHIFT = 2.0
 """Log-odds by which acceptance has to have moved for it to count as another one."""
 SURPRISE_LIMIT = 7.0
-"""Of the cumulative sums of log-likelihood ratios (Page 1954), that shift against none: some eight misses in a row
-of what was likely; in steady traffic hardly once in a thousand tokens."""
+"""Of the cumulative sums of log-likelihood ratios (Page 1954), that shift against none: some eight misses in
+a row of what was likely; in steady traffic hardly once in a thousand tokens."""
 _MORE = math.exp(SHIFT)
 LEAST_P, MOST_P = 0.005, 0.995
 
@@ -62,12 +66,17 @@ class Counts:
     """Verified and accepted tokens by position group and bin, old ones fading."""
 
     def __init__(self) -> None:
+        self._num_unfaded = 0
         self.verified = np.zeros((NUM_GROUPS, NUM_BINS))
         self.accepted = np.zeros((NUM_GROUPS, NUM_BINS))
 
     def fade(self, num_tokens: int) -> None:
-        """Let old counts weigh less, as so many new ones come."""
-        kept = math.exp(-num_tokens / MEMORY)
+        """Let old counts weigh less, as so many new ones come; some dozens of them at a time."""
+        self._num_unfaded += num_tokens
+        if self._num_unfaded < FADE_TOKENS:
+            return
+        kept = math.exp(-self._num_unfaded / MEMORY)
+        self._num_unfaded = 0
         self.verified *= kept
         self.accepted *= kept
 
@@ -99,6 +108,7 @@ class Calibration:
         self.num_breaks = 0
         """Times that acceptance changed at a stroke."""
         self._since_refresh = 0
+        self._theta_of_table = 0.0
         self._log_odds = np.zeros((NUM_GROUPS, NUM_BINS))
         self._table: list[list[float]] = []
         self._array = np.zeros((NUM_GROUPS, NUM_BINS))
@@ -118,13 +128,14 @@ class Calibration:
         self._shift()
 
     def _shift(self) -> None:
+        self._theta_of_table = self.theta
         self._array = 1.0 / (1.0 + np.exp(-(self._log_odds + self.theta)))
         self._table = self._array.tolist()
 
     @property
-    def is_surprised(self) -> bool:
-        """Whether the latest outcomes were not what was expected, if not yet enough to call it a change."""
-        return self._surprise > SURPRISE_LIMIT / 3
+    def is_promising(self) -> bool:
+        """Whether the latest outcomes were better than expected, if not yet enough to call it a change."""
+        return self._too_low > SURPRISE_LIMIT / 4
 
     @property
     def _surprise(self) -> float:
@@ -167,9 +178,9 @@ class Calibration:
             counts.accepted += accepted.reshape(NUM_GROUPS, NUM_BINS)
         self._track(chances, outcomes)
         self._since_refresh += num
-        if self._since_refresh >= 16:
+        if self._since_refresh >= REFRESH_TOKENS:
             self.refresh()
-        else:
+        elif abs(self.theta - self._theta_of_table) > LEAST_SHIFT:
             self._shift()
 
     def _track(self, chances: Sequence[float], outcomes: Sequence[bool]) -> None:

@@ -218,7 +218,6 @@ class SpeculationPolicy:
             elif arm is not None and length:
                 choices[place] = DraftChoice(length, arm.drafter)
                 members[number] = self._member(one, arm, length)
-                one.track.drafted_at_step = self.step
             else:
                 choices[place] = PLAIN
         if not members:

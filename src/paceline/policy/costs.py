@@ -37,6 +37,7 @@ FORGETTING = 2e-4
 LEAST_NOISE = 0.01
 HUBER = 3.0
 MAX_ROWS = 1024
+LEAST_TABLE = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class OnlineCurve:
         self._base_list: list[float] = self._dense_base.tolist()
         self._mix = _INTERPOLATION
         self._table = self._dense_base.copy()
-        self._is_stale = False
+        self._num_valid = MAX_ROWS + 1
         self.num_observed = 0
         self.errors: list[float] = []
         """|predicted / measured - 1| of the latest passes, as predicted before each."""
@@ -175,16 +176,18 @@ class OnlineCurve:
         """Take another curve's speed for this one's, which nothing was seen of yet."""
         if not self.num_observed:
             self._state[0] = other._state[0]
-            self._is_stale = True
+            self._num_valid = 0
 
-    def table(self) -> np.ndarray:
-        """Return corrected base seconds at 0 .. MAX_ROWS rows; to be read, not changed."""
-        if self._is_stale:
-            np.multiply(
-                self._dense_base, np.exp(self._state[0] + self._mix @ self._state[1:]), out=self._table
-            )
-            self._is_stale = False
-        return self._table
+    def table(self, size: int = MAX_ROWS + 1) -> np.ndarray:
+        """Return corrected base seconds at 0 .. size - 1 rows; to be read, not changed."""
+        size = min(size, MAX_ROWS + 1)
+        if self._num_valid < size:
+            # Few rows are asked for as a rule, and the rest is not worth computing in every step.
+            size = min(MAX_ROWS + 1, max(size, LEAST_TABLE))
+            corrections = np.exp(self._state[0] + self._mix[:size] @ self._state[1:])
+            np.multiply(self._dense_base[:size], corrections, out=self._table[:size])
+            self._num_valid = size
+        return self._table[:size]
 
     def extra(self, sequences: int, context: float) -> float:
         """Return the seconds that sequences and context add to any number of rows."""
@@ -195,7 +198,7 @@ class OnlineCurve:
         """Return what one pass takes now, an estimate."""
         if rows <= 0:
             return 0.0
-        table = self.table()
+        table = self.table(int(rows) + 2)
         low = min(int(rows), MAX_ROWS)
         if rows > MAX_ROWS:
             base = float(self.curve.base(rows)) * float(table[MAX_ROWS] / self._dense_base[MAX_ROWS])
@@ -253,7 +256,7 @@ class OnlineCurve:
         self._state += gain * clipped
         covariance -= np.outer(gain, spread)
         self.num_observed += 1
-        self._is_stale = True
+        self._num_valid = 0
 
 
 _LOG_GRID = np.log2(GRID)

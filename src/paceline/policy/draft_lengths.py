@@ -96,23 +96,64 @@ def best_lengths(
             if len(one.profile.gain)
         ]
     )
-    order = np.lexsort((sequence, depth, -survival))
-    depth, sequence = depth[order], sequence[order]
-    gained = plain_gain + np.cumsum(gain[order])
-    num_rows = np.cumsum(rows[order])
-    seconds = _at(verify, num_rows) + _draft_seconds(active[order], depth, draft)
     starts = np.array([candidate.start_s for candidate in candidates])
-    if starts.any():
-        seconds = seconds + np.cumsum(np.where(depth == 0, starts[sequence], 0.0))
+    slots = _Slots(sequence, depth, gain, rows, active, starts)
+    orders = [np.lexsort((sequence, depth, -survival))]
+    if len(sizes) > 1 and active.any():
+        # A draft pass is shared, so it may be better to go less deep with all: by depth is tried as well.
+        orders.append(np.lexsort((sequence, -survival, depth)))
+    found = [_best_prefix(slots, order, plain, verify, draft, price) for order in orders]
+    return max(found, key=lambda one: one.worth).choice
+
+
+class _Slots(NamedTuple):
+    """One entry for each slot, but for `starts`, which has one for each candidate."""
+
+    sequence: np.ndarray
+    depth: np.ndarray
+    gain: np.ndarray
+    rows: np.ndarray
+    active: np.ndarray
+    starts: np.ndarray
+
+
+class _Found(NamedTuple):
+    worth: float
+    choice: Choice
+
+
+def _best_prefix(
+    slots: _Slots,
+    order: np.ndarray,
+    plain: Choice,
+    verify: np.ndarray,
+    draft: np.ndarray,
+    price: float | None,
+) -> _Found:
+    """Return the best prefix of one order of slots, the empty one included."""
+    depth, sequence = slots.depth[order], slots.sequence[order]
+    gained = plain.gain + np.cumsum(slots.gain[order])
+    num_rows = np.cumsum(slots.rows[order])
+    seconds = _at(verify, num_rows) + _draft_seconds(slots.active[order], depth, draft)
+    if slots.starts.any():
+        seconds = seconds + np.cumsum(np.where(depth == 0, slots.starts[sequence], 0.0))
     worth = gained / seconds if price is None else gained - price * seconds
+    nothing = plain.price if price is None else plain.gain - price * plain.seconds
     best = int(worth.argmax())
-    if worth[best] <= (plain.price if price is None else plain_gain - price * base_seconds):
-        return plain
-    lengths = np.bincount(sequence[: best + 1], minlength=len(sizes)).tolist()
-    return Choice(
-        lengths, float(gained[best]), float(seconds[best]), plain_gain, base_seconds, float(num_rows[best]),
-        float(worth[best]) if price is None else price,
-    )  # fmt: skip
+    if worth[best] <= nothing:
+        return _Found(nothing, plain)
+    return _Found(
+        float(worth[best]),
+        Choice(
+            np.bincount(sequence[: best + 1], minlength=len(slots.starts)).tolist(),
+            float(gained[best]),
+            float(seconds[best]),
+            plain.gain,
+            plain.seconds,
+            float(num_rows[best]),
+            float(worth[best]) if price is None else price,
+        ),
+    )
 
 
 def survival_of(profile: Profile) -> np.ndarray:

@@ -21,7 +21,7 @@ FADE_STEPS = 1024
 
 @dataclass(slots=True)
 class ServedTotals:
-    """Time of all steps in which anybody decoded, and what it would have been without drafts."""
+    """Time of all steps, and what it would have been without drafts."""
 
     seconds: float = 0.0
     plain_seconds: float = 0.0
@@ -34,14 +34,17 @@ class ServedTotals:
         decoding = [part for part in record.sequences if part.is_decoding]
         prompt_rows = sum(part.num_tokens for part in record.sequences if not part.is_decoding)
         context = float(sum(part.num_context_tokens for part in decoding))
+        self.num_steps += 1
+        self.seconds += record.duration_s
+        if not decoding:  # prompts alone take what they take
+            self.plain_seconds += record.duration_s
+            return
         batch, num_tokens = len(decoding), sum(part.num_new_tokens for part in decoding)
         more = max(0, num_tokens - batch) / batch
         plain_s = costs.plain_s(batch, context)
         with_prompts = costs.plain_s(batch, context, prompt_rows) if prompt_rows else plain_s
         is_plain = not any(part.num_drafted for part in decoding) and record.draft_s <= 0
-        self.seconds += record.duration_s
         self.plain_seconds += record.duration_s if is_plain else with_prompts + more * plain_s
-        self.num_steps += 1
 
     def copy(self) -> ServedTotals:
         """Return the sums as they are now."""
@@ -97,6 +100,7 @@ class Learner:
                 self._acceptance.of(track.name, _scorer(part, self._model)).observe_scored(part.scored)
         for (name, source), parts in drafted.items():
             self._acceptance.of(name, source).observe(*parts)
+        self.totals.add(record, self._costs)
         self._settle_probes(record, rule, prober)
         for track in tracks.values():
             track.ledger.earn(record.duration_s / len(tracks))
@@ -143,7 +147,7 @@ class Learner:
             track = prober.probed[part.number]
             track.ledger.spend(cost_s - gained_s)
             source = self._acceptance.of(track.name, part.source or _scorer(part, self._model))
-            prober.adapt(track, is_surprised=source.calibration.is_surprised)
+            prober.adapt(track, is_promising=source.calibration.is_promising)
 
     def _compare(
         self, record: StepRecord, routes: dict[str, tuple[int, int]], tracks: dict[str, RouteTrack]
@@ -156,7 +160,6 @@ class Learner:
             plain_s = self._costs.plain_s(batch, context)
             for name, (num_sequences, num_tokens) in routes.items():
                 tracks[name].comparison.add_step(num_tokens, num_sequences, record.duration_s, plain_s)
-        self.totals.add(record, self._costs)
         is_plain = not any(part.draft_length or part.scored for part in decoding)
         found = self._control.add_step(
             batch, record.duration_s, routes, is_plain=is_plain, has_prompts=has_prompts

@@ -19,7 +19,7 @@ from paceline.policy.tracks import RouteTrack
 
 SCORE_TOKENS = 24
 """Tokens that a watcher lets gather before it scores them."""
-LEAST_EVERY, MOST_EVERY = 4, 48
+LEAST_EVERY, MOST_EVERY = 4, 24
 """Steps from one draft to the next, for a watcher that cannot score."""
 PROBE_LENGTH = 1
 WATCHING = DraftChoice(keeps_drafts=True)
@@ -68,9 +68,9 @@ class Prober:
         self.probed[view.number] = track
         return DraftChoice(0, drafter, scores=True) if is_scoring else DraftChoice(PROBE_LENGTH, drafter)
 
-    def adapt(self, track: RouteTrack, *, is_surprised: bool) -> None:
-        """Probe a route more often when something seems to change, and less often while nothing does."""
-        track.probe_every = LEAST_EVERY if is_surprised else min(MOST_EVERY, track.probe_every * 5 // 4 + 1)
+    def adapt(self, track: RouteTrack, *, is_promising: bool) -> None:
+        """Probe a route more often when things seem to get better, and less often while they do not."""
+        track.probe_every = LEAST_EVERY if is_promising else min(MOST_EVERY, track.probe_every * 5 // 4 + 1)
 
     def _is_in_question(self, track: RouteTrack) -> bool:
         """Whether the route's acceptance is what keeps it paused, or may be, as long as it was hardly

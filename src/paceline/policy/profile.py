@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.policy.calibration import NUM_GROUPS, POSITION_GROUPS, UNKNOWN, Calibration
+from paceline.policy.calibration import NUM_GROUPS, POSITION_GROUPS, UNKNOWN, Calibration, group_of
 
 NUM_KEPT = 64
 NUM_BORROWED = 8
@@ -83,8 +83,9 @@ class Replay:
         self._weights = np.ones(size)
         self._num_breaks = 0
         self._num = 0
-        self._next_sum = np.zeros(UNKNOWN + 1)
-        self._next_count = np.zeros(UNKNOWN + 1)
+        self._next_sum = [0.0] * (UNKNOWN + 1)
+        self._next_count = [0.0] * (UNKNOWN + 1)
+        self._num_next = 0
         self._next: list[float] | None = None
 
     @property
@@ -105,26 +106,27 @@ class Replay:
         self._num += 1
         length = min(len(bins), MAX_LENGTH)
         if length > 1:
-            table = self.calibration.table
+            table, before = self.calibration.table, bins[0]
             for position in range(1, length):
-                before = bins[position - 1]
-                group = _GROUPS[position]
-                self._next_sum[before] += table[group][bins[position]]
+                found = bins[position]
+                self._next_sum[before] += table[group_of(position)][found]
                 self._next_count[before] += 1.0
-            if self._next_count.sum() > 4000:
-                self._next_sum *= 0.5
-                self._next_count *= 0.5
+                before = found
+            self._num_next += length - 1
+            if self._num_next > 4000:
+                self._num_next //= 2
+                self._next_sum = [0.5 * value for value in self._next_sum]
+                self._next_count = [0.5 * value for value in self._next_count]
         if self._num % 8 == 0:
             self._next = None
 
     def next_chances(self) -> list[float]:
         """Return the expected chance of the token behind one of each bin."""
         if self._next is None:
-            total = self._next_count.sum()
-            own = self.calibration.array[1]
-            mean = (self._next_sum.sum() + 4 * PRIOR_CHANCE) / (total + 4)
-            prior = 0.5 * own + 0.5 * mean
-            self._next = ((self._next_sum + 8 * prior) / (self._next_count + 8)).tolist()
+            sums, counts = np.array(self._next_sum), np.array(self._next_count)
+            mean = (sums.sum() + 4 * PRIOR_CHANCE) / (counts.sum() + 4)
+            prior = 0.5 * self.calibration.array[1] + 0.5 * mean
+            self._next = ((sums + 8 * prior) / (counts + 8)).tolist()
         return self._next
 
     def _put(self, row: int, bins: list[int]) -> None:

@@ -40,8 +40,6 @@ class EventKind(enum.StrEnum):
     """Acceptance left its band."""
     SETTING = "setting"
     """A person changed the route."""
-    CONTROL = "control"
-    """A control window agreed or disagreed with the estimate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,14 +128,20 @@ class StepCosts:
         rows = sequences + prompt_rows
         return self.target.seconds(rows, sequences, _rounded(context)) + self._overhead.at(sequences)
 
+    def step_s(self, rows: int, sequences: int, context: float) -> float:
+        """Return the seconds of a step without drafts over so many rows, prompts' among them, an estimate."""
+        return self.target.seconds(rows, sequences, _rounded(context)) + self._overhead.at(sequences)
+
     def verify_table(self, sequences: int, context: float, base_rows: int, most: int) -> np.ndarray:
         """Return seconds [most + 1] of a step with 0 .. most draft rows beside `base_rows`, without
         drafting."""
-        table = self.target.table()
-        rows = np.arange(base_rows, base_rows + most + 1)
-        found: np.ndarray = table[np.minimum(rows, len(table) - 1)] + (
-            self.target.extra(sequences, _rounded(context)) + self._overhead.offset
-        )
+        table = self.target.table(base_rows + most + 1)
+        fixed = self.target.extra(sequences, _rounded(context)) + self._overhead.offset
+        if base_rows + most < len(table):
+            found: np.ndarray = table[base_rows : base_rows + most + 1] + fixed
+        else:
+            rows = np.arange(base_rows, base_rows + most + 1)
+            found = table[np.minimum(rows, len(table) - 1)] + fixed
         found += self._overhead.slope * np.arange(sequences, sequences + most + 1)
         return found
 
@@ -155,9 +161,10 @@ class StepCosts:
         has_prompt = any(not part.is_decoding for part in parts)
         if not has_prompt:
             predicted = self.target.seconds(rows, len(parts), context) + self._overhead.at(rows)
-            if record.verify_s + record.commit_s > 0:
-                measured = record.verify_s + record.commit_s + record.plan_s
-                self.errors.append(abs(predicted / measured - 1))
+            curve = self.draft(draft_name)
+            predicted += sum([curve.seconds(n) for n in record.draft_rows])
+            if record.duration_s > 0:
+                self.errors.append(abs(predicted / record.duration_s - 1))
                 del self.errors[:-512]
             self._overhead.observe(rows, record.plan_s + record.commit_s)
         self.target.observe([(rows, len(parts), context)], record.verify_s)
@@ -175,8 +182,7 @@ class StepCosts:
 
     @property
     def median_error(self) -> float | None:
-        """Median of |predicted / measured - 1| over the latest steps without drafting; none before the
-        first."""
+        """Median of |predicted / measured - 1| over the latest steps without prompts; none before any."""
         return float(np.median(self.errors)) if self.errors else None
 
 

@@ -14,7 +14,7 @@ from paceline.policy.interface import SequenceView, StepView
 from paceline.policy.profile import NOTHING, Prices, Profile, mixed
 from paceline.policy.routes import allowed_drafters
 from paceline.policy.step_costs import PREFILL_ROWS, StepCosts
-from paceline.policy.tracks import CachedProfile, RouteTrack
+from paceline.policy.tracks import CachedProfile, CutProfile, RouteTrack
 
 SUFFIX, MIXED = "suffix", "mixed"
 CATCH_UP_FREE = 8
@@ -99,7 +99,7 @@ class StepPlanner:
             else self._costs.verify_table(self.num_sequences, self.context, self.base_rows, size)
         )
         curve = self._costs.draft(model)
-        self.draft = curve.table()[: max(num_wanted, 1) + 2]
+        self.draft = curve.table(max(num_wanted, 1) + 2)[: max(num_wanted, 1) + 2]
         if not self._price:
             self._price = self.num_sequences / float(self.verify_alone[0])
             self._row_s = _row_seconds(self.verify_alone, 0.0)
@@ -135,7 +135,7 @@ class StepPlanner:
         return late
 
     def _late(self, arm: Arm, wanted: Wanted) -> Arm:
-        """Return a way of drafting with what the draft model has to read first, spread over the steps left."""
+        """Return a way of drafting with what the draft model has to read first, spread over later steps."""
         view, track = wanted.view, wanted.track
         left = min(track.lengths.remaining(view.num_output_tokens), float(view.most_drafts + 1))
         num_steps = max(1.0, left / (1.0 + arm.gain / track.settings.weight))
@@ -150,7 +150,9 @@ class StepPlanner:
         """Return what `StepCosts.catch_up_s` does, from a list that is made once a step."""
         seconds = self._reading.get(name)
         if seconds is None:
-            seconds = self._reading[name] = self._costs.draft(name).table()[: PREFILL_ROWS + 1].tolist()
+            seconds = self._reading[name] = (
+                self._costs.draft(name).table(PREFILL_ROWS + 1)[: PREFILL_ROWS + 1].tolist()
+            )
         full, rest = divmod(num_tokens, PREFILL_ROWS)
         return full * seconds[PREFILL_ROWS] + (seconds[rest] if rest else 0.0)
 
@@ -174,18 +176,23 @@ class StepPlanner:
         if SUFFIX in here:
             found.append(self._arm(track, SUFFIX, None, most, self._costs.lookup_s))
         if MIXED in here and best_model is not None:
-            arm = self._arm(track, MIXED, best_model.drafter, most, self._costs.lookup_s)
-            found.append(arm._replace(model_value=best_model.value))
+            # Looking up costs next to nothing and only what is worth more is taken, so of equals this one is
+            # best: it is how the worth of matches stays known.
+            arm = self._arm(track, MIXED, best_model.drafter, most, 0.0)
+            found.insert(0, arm._replace(model_value=best_model.value, start_s=self._costs.lookup_s))
         found.sort(key=_by_value)
         return found
 
     def _arm(self, track: RouteTrack, drafter: str, model: str | None, most: int, start_s: float) -> Arm:
-        cut = _cut(self._profile(track, drafter), most)
-        gain, rows, active = float(cut.gain.sum()), float(cut.rows.sum()), float(cut.active.sum())
+        cached = self._profile(track, drafter)
+        cut = cached.cuts.get(most)
+        if cut is None:
+            cut = cached.cuts[most] = _cut(cached.profile, most)
+        gain, rows, active = cut.gain, cut.rows, cut.active
         fixed = self._price * start_s
         value = gain - self.prices.row * rows - self.prices.draft * active - fixed
         riding = gain - self._riding.row * rows - self._riding.draft * active - fixed
-        return Arm(drafter, cut, start_s, value, 0.0, model, gain, riding, survival_of(cut))
+        return Arm(drafter, cut.profile, start_s, value, 0.0, model, gain, riding, cut.survival)
 
     def choose(self, arms: Sequence[Arm], plain_gain: float, price: float | None = None) -> Choice:
         """Return the best lengths for sequences that draft in these ways."""
@@ -208,31 +215,27 @@ class StepPlanner:
         """Return what is known of a route with a source of drafts."""
         return self._acceptance.of(track.name, name)
 
-    def _profile(self, track: RouteTrack, name: str) -> Profile:
+    def _profile(self, track: RouteTrack, name: str) -> CachedProfile:
         length, weight = track.settings.most_drafts, track.settings.weight
         key = (name, weight, length)
         cached = track.profiles.get(key)
         if cached is not None and self._step - cached.step < PROFILE_STEPS and self._is_near(cached.prices):
-            return cached.profile
+            return cached
         profile = self._compute(track, name, length, weight)
-        track.profiles[key] = CachedProfile(profile, self.prices, self._step)
-        return profile
+        cached = track.profiles[key] = CachedProfile(profile, self.prices, self._step)
+        return cached
 
     def _compute(self, track: RouteTrack, name: str, length: int, weight: float) -> Profile:
         if name != MIXED:
             return self.source(track, name).replay.profile(length, weight, self.prices)
-        model = self._profile(track, "model")
+        model = self._profile(track, "model").profile
         return mixed(self.source(track, SUFFIX).replay, model, length, weight, self.prices)
 
     def _is_near(self, prices: Prices) -> bool:
-        return all(
-            abs(old - new) <= PRICE_CHANGE * max(old, new, 0.02)
-            for old, new in zip(prices, self.prices, strict=True)
-        )
-
-    def forget_profile(self, track: RouteTrack) -> None:
-        """Compute a route's profiles anew in the next step."""
-        track.profiles.clear()
+        now = self.prices
+        return abs(prices.row - now.row) <= PRICE_CHANGE * max(prices.row, now.row, 0.02) and abs(
+            prices.draft - now.draft
+        ) <= PRICE_CHANGE * max(prices.draft, now.draft, 0.02)
 
 
 def _row_seconds(table: np.ndarray, rows: float) -> float:
@@ -246,9 +249,10 @@ def _row_seconds(table: np.ndarray, rows: float) -> float:
     return max(0.0, float(((table[first:] - table[0]) / counts).min()))
 
 
-def _cut(profile: Profile, most: int) -> Profile:
+def _cut(profile: Profile, most: int) -> CutProfile:
     if most <= 0:
-        return NOTHING
-    if most >= len(profile.gain):
-        return profile
-    return Profile(profile.gain[:most], profile.rows[:most], profile.active[:most])
+        profile = NOTHING
+    elif most < len(profile.gain):
+        profile = Profile(profile.gain[:most], profile.rows[:most], profile.active[:most])
+    gain, rows, active = (float(part.sum()) for part in profile)
+    return CutProfile(profile, gain, rows, active, survival_of(profile))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
 
 from paceline.policy.counterfactual import RouteComparison
 from paceline.policy.ledger import Ledger
@@ -15,6 +18,17 @@ HISTOGRAM = 17
 """Draft lengths 0 .. 15, and more."""
 
 
+class CutProfile(NamedTuple):
+    """A profile up to a length, with its sums."""
+
+    profile: Profile
+    gain: float
+    rows: float
+    active: float
+    survival: np.ndarray
+    """What its slots are put in order by."""
+
+
 @dataclass(slots=True)
 class CachedProfile:
     """A profile with what it was computed from."""
@@ -22,6 +36,8 @@ class CachedProfile:
     profile: Profile
     prices: Prices
     step: int
+    cuts: dict[int, CutProfile] = field(default_factory=dict)
+    """By the most drafts that a sequence may have."""
 
 
 @dataclass(slots=True)
@@ -58,8 +74,6 @@ class RouteTrack:
     """Expected of the last step that it took part in."""
     is_checked: bool = False
     """Whether control windows bear the estimated speedup out."""
-    drafted_at_step: int = -10_000
-    """When a sequence of it last drafted."""
 
     @property
     def is_paused(self) -> bool:
