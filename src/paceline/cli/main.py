@@ -25,6 +25,7 @@ from paceline.errors import (
 COMMANDS: Mapping[str, str] = {
     "bench": "Measure what this machine makes of a model.",
     "calibrate": "Measure what steps of a pair of models cost, for the policy.",
+    "config": "Explain and check configuration files.",
     "generate": "Answer prompts, with or without speculation, or both side by side.",
     "models": "Fetch, list and inspect models.",
     "routes": "Show, switch and explain the routes of a server that runs.",

@@ -24,7 +24,7 @@ ROUTE_KEYS = ("speculation", "draft_length", "max_draft_length", "verification")
 class _Section(BaseModel):
     """A part of the configuration: frozen, strict about names, errors that show no secret."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -44,6 +44,24 @@ class ApiKey(_Section):
     """Requests of this key that are answered at once; not given, as many as the engine takes."""
     max_queued: int = Field(64, ge=0)
     """Further requests of it that wait for their turn; those beyond are refused with 429."""
+
+
+class CaptureSettings(_Section):
+    """The `capture` part of the configuration: sampled requests and answers in a file."""
+
+    path: Path
+    """File of JSON lines, in the form that `--input` reads."""
+    share: float = Field(gt=0.0, le=1.0)
+    """Share of the requests that are written down."""
+    routes: tuple[str, ...] | None = None
+    """Only requests of these routes; not given, of all."""
+    max_bytes: int = Field(100_000_000, ge=10_000)
+    """Most bytes on the disk, in bytes or as "100MB"; the oldest go first."""
+
+    @field_validator("max_bytes", mode="before")
+    @classmethod
+    def _size_in_words(cls, value: Any) -> Any:
+        return parse_bytes(value) if isinstance(value, str) else value
 
 
 class ServerSettings(_Section):
@@ -102,6 +120,8 @@ class ServeSettings:
 
     engine: EngineSettings
     server: ServerSettings
+    capture: CaptureSettings | None = None
+    """None writes nothing down."""
     path: Path | None = None
     """The configuration file; none where flags said everything."""
     read_again: Callable[[], ServeSettings] | None = None
@@ -120,18 +140,20 @@ class ServeSettings:
             ConfigError: a key is unknown, a value is wrong, or two do not go together.
         """
         rest = dict(values)
-        server = rest.pop("server", None)
-        if server is not None and not isinstance(server, Mapping):
-            raise ConfigError(
-                given=f"server = {server!r:.60}",
-                expected="a mapping of keys, such as {port: 8000}",
-                remedy="Write its keys below it",
-            )
+        server = _mapping("server", rest.pop("server", None), "{port: 8000}")
+        capture = _mapping("capture", rest.pop("capture", None), "{path: traffic.jsonl, share: 0.01}")
         engine = _with_routes(EngineSettings(**rest))
         for name, route in engine.routes.items():
             check_route(name, route, engine)
-        settings = cls(engine, ServerSettings(**(server or {})), path, read_again)
+        settings = cls(
+            engine,
+            ServerSettings(**(server or {})),
+            None if capture is None else CaptureSettings(**capture),
+            path,
+            read_again,
+        )
         settings._check_keys()
+        settings._check_capture()
         if engine.decision_log is None and (log := settings._beside(".decisions.jsonl")) is not None:
             engine = engine.model_copy(update={"decision_log": log})
         return replace(settings, engine=engine)
@@ -152,6 +174,15 @@ class ServeSettings:
                     given=f"route {key.route!r} of API key {name!r}",
                     expected="one of " + ", ".join(map(repr, self.engine.routes)),
                     remedy="Name one of the routes, or add it",
+                )
+
+    def _check_capture(self) -> None:
+        for name in (self.capture.routes if self.capture else None) or ():
+            if name not in self.engine.routes:
+                raise ConfigError(
+                    given=f"route {name!r} of capture",
+                    expected="routes among " + ", ".join(map(repr, self.engine.routes)),
+                    remedy="Name one of the routes, or leave it out",
                 )
 
     @property
@@ -218,6 +249,16 @@ def _with_routes(engine: EngineSettings) -> EngineSettings:
     return engine.model_copy(update={"routes": {DEFAULT_ROUTE: route}, "default_route": DEFAULT_ROUTE})
 
 
+def _mapping(name: str, values: Any, example: str) -> Mapping[str, Any] | None:
+    if values is not None and not isinstance(values, Mapping):
+        raise ConfigError(
+            given=f"{name} = {values!r:.60}",
+            expected=f"a mapping of keys, such as {example}",
+            remedy="Write its keys below it",
+        )
+    return values
+
+
 def _api_key(name: str, values: Any) -> ApiKey:
     if isinstance(values, ApiKey):
         return values
@@ -233,7 +274,8 @@ def _api_key(name: str, values: Any) -> ApiKey:
 def _explain(error: ValidationError, section: type[_Section]) -> ConfigError:
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
-    where = "an API key" if section is ApiKey else "server"
+    wheres: dict[type[_Section], str] = {ApiKey: "an API key", CaptureSettings: "capture"}
+    where = wheres.get(section, "server")
     if first["type"] == "extra_forbidden":
         return ConfigError(
             given=f"unknown key {name!r} of {where}",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from paceline.errors import DeadlineError, PacelineError, StepError
 from paceline.policy.routes import RouteOverride
@@ -26,6 +26,8 @@ class Call:
     prompts: Sequence[Sequence[int]]
     sampling: SamplingParams
     override: RouteOverride
+    sources: Sequence[Mapping[str, Any] | None] = ()
+    """What each prompt was, where the call is to be captured."""
 
 
 class Answers:
@@ -83,6 +85,11 @@ class Answers:
             if chunk.result is not None:
                 found.append((index, chunk.result))
         return [result for _, result in sorted(found, key=lambda one: (one[0], one[1].index))]
+
+    def of_prompt(self, index: int) -> list[GenerationResult]:
+        """Return the answers to one prompt that have ended."""
+        request_id = self.streams[index].request_id
+        return [result for result in self.results if result.id == request_id]
 
     def close(self) -> None:
         """Abort what still runs. Safe any number of times."""

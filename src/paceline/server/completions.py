@@ -57,6 +57,7 @@ class Form(ABC):
         """Wait for the answers and return them as one object."""
         async with self._answers:
             results = await self._answers.whole()
+            self._service.capture_answers(self._answers)
         choices = []
         for place, result in enumerate(results):
             choice = {
@@ -100,6 +101,7 @@ class Form(ABC):
             if chunk.result is not None:
                 events.append(self._event([await self._last(place, chunk)]))
             yield b"".join(events)
+        self._service.capture_answers(self._answers)
         if self._wishes.includes_usage:
             yield event(
                 {**self._head(self.chunk_object), "choices": [], "usage": usage(self._answers.results)}

@@ -59,8 +59,10 @@ async def chat_completions(request: Request, caller: CallerOf, body: ChatBody) -
     service = service_of(request)
     sampling = parameters.chat_sampling(body)
     route = service.route(body.model, request.headers.get(ROUTE_HEADER), caller)
-    prompt = await service.encode_chat(parameters.messages_of(body))
-    call = Call(new_id("chatcmpl"), caller, route, [prompt], sampling, parameters.override(body))
+    messages = parameters.messages_of(body)
+    prompt = await service.encode_chat(messages)
+    sources = service.sources(route, [{"messages": messages}])
+    call = Call(new_id("chatcmpl"), caller, route, [prompt], sampling, parameters.override(body), sources)
     return await _answer(request, call, body, ChatForm)
 
 
@@ -70,10 +72,10 @@ async def completions(request: Request, caller: CallerOf, body: CompletionBody) 
     service = service_of(request)
     sampling = parameters.completion_sampling(body)
     route = service.route(body.model, request.headers.get(ROUTE_HEADER), caller)
-    prompts: Sequence[Sequence[int]] = [
-        await service.encode(prompt) for prompt in parameters.prompts_of(body)
-    ]
-    call = Call(new_id("cmpl"), caller, route, prompts, sampling, parameters.override(body))
+    given = parameters.prompts_of(body)
+    prompts: Sequence[Sequence[int]] = [await service.encode(prompt) for prompt in given]
+    sources = service.sources(route, [{"prompt": one} if isinstance(one, str) else None for one in given])
+    call = Call(new_id("cmpl"), caller, route, prompts, sampling, parameters.override(body), sources)
     return await _answer(request, call, body, CompletionForm)
 
 

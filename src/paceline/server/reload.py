@@ -87,6 +87,8 @@ class ConfigFollower:
             for name in type(server).model_fields
             if getattr(server, name) != getattr(its, name)
         ]
+        if self._settings.capture != new.capture:
+            changed.append("capture")
         return changed
 
     def _read_digest(self) -> bytes | None:

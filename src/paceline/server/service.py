@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -21,6 +21,7 @@ from paceline.records import GenerationResult
 from paceline.runtime import AsyncLLM
 from paceline.server.access import Caller, Gate
 from paceline.server.calls import Answers, Call
+from paceline.server.capture import Capture
 from paceline.server.decisions import DecisionHistory
 from paceline.server.overlay import OverlayStore
 from paceline.server.reload import ConfigFollower
@@ -47,6 +48,7 @@ class Service:
         self.book = RouteBook(settings.engine, self.store, llm.runtime)
         self.follower = ConfigFollower(settings, self.book)
         self.decisions = DecisionHistory(settings.engine.decision_log)
+        self.capture = None if settings.capture is None else Capture(settings.capture)
         self.gate = Gate(settings.server)
         self.model_name = settings.model_name
         self.models = models
@@ -145,6 +147,19 @@ class Service:
             answers.close()
             raise
         return answers
+
+    def sources(
+        self, route: str, given: Sequence[Mapping[str, Any] | None]
+    ) -> Sequence[Mapping[str, Any] | None]:
+        """Return what is to be captured of a call on this route: all of it, or nothing."""
+        return given if self.capture is not None and self.capture.wants(route) else ()
+
+    def capture_answers(self, answers: Answers) -> None:
+        """Write down a call whose answers have come, if it was drawn."""
+        call = answers.call
+        for index, source in enumerate(call.sources):
+            if source is not None and self.capture is not None:
+                self.capture.write(source, call.route, call.sampling, answers.of_prompt(index))
 
     async def speculation_record(self, result: GenerationResult) -> dict[str, Any]:
         """Return what speculation did for an answer, with the state of its route now."""
