@@ -76,7 +76,7 @@ $(VENV)/ready: $(INPUTS)
 $(VENV)/ready-test: $(INPUTS)
 	@echo "installing Paceline and what its tests need into $(VENV)"
 	@$(INSTALL) $(BUILD_TOOLS)
-	@$(INSTALL) --no-build-isolation --editable '.[test]'
+	@$(INSTALL) --no-build-isolation --editable '.[server,test]'
 	@touch $@ $(VENV)/ready
 
 # An editable installation knows the files there were; a new one needs another. This list changes only then.

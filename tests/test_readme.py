@@ -20,7 +20,7 @@ README = (ROOT / "README.md").read_text()
 def test_the_python_example_runs(
     preset_path: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (code,) = re.findall(r"## Use it from Python\n+```python\n(.*?)```", README, re.DOTALL)
     assert len([line for line in code.splitlines() if line.strip()]) == 8
     for preset in re.findall(r'(?:target|draft)="([^"]+)"', code):
         preset_path(preset)

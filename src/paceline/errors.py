@@ -16,12 +16,19 @@ PacelineError
 │   ├── EmptyPromptError         the prompt has no tokens
 │   ├── PromptTooLongError       the prompt leaves no room in the context
 │   ├── InputFileError           a line of a request file cannot be read
+│   ├── UnknownModelError        no model of that name is served
+│   ├── UnknownRouteError        no route has that name
+│   ├── BodyTooLargeError        the body of an HTTP request is larger than the server takes
 │   └── GenerationError          no next token can be chosen: NaN logits, or every token banned
+├── AccessError                  who asks may not
+│   ├── AuthenticationError      no key, or none that is known
+│   └── ForbiddenError           a known caller, or place, that may not do this
 ├── ServingError                 a sound request was not taken, or not finished
 │   ├── BusyError                the queue is full; it says when to try again
 │   ├── ShutDownError            the engine finishes what it has, or has stopped
 │   ├── StepError                a step that the request took part in failed
-│   └── StalledError             nothing was computed for the request for too long
+│   ├── StalledError             nothing was computed for the request for too long
+│   └── DeadlineError            the answer took longer than the server allows
 └── CapacityError                the work does not fit the memory or the blocks there are
 """
 
@@ -108,8 +115,32 @@ class InputFileError(RequestError):
     """A line of a request file cannot be read as a request."""
 
 
+class UnknownModelError(RequestError):
+    """No model of that name is served here."""
+
+
+class UnknownRouteError(RequestError):
+    """No route has that name."""
+
+
+class BodyTooLargeError(RequestError):
+    """The body of an HTTP request is larger than the server takes."""
+
+
 class GenerationError(RequestError):
     """No next token can be chosen for this sequence: its logits are NaN, or every token is banned."""
+
+
+class AccessError(PacelineError):
+    """Who asks may not."""
+
+
+class AuthenticationError(AccessError):
+    """No key came with the request, or none that is known."""
+
+
+class ForbiddenError(AccessError):
+    """A known caller, or one from another place, that may not do this."""
 
 
 class ServingError(PacelineError):
@@ -143,6 +174,10 @@ class StepError(ServingError):
 
 class StalledError(ServingError):
     """Nothing was computed for the request for too long."""
+
+
+class DeadlineError(ServingError):
+    """The answer took longer than the server allows."""
 
 
 class CapacityError(PacelineError):

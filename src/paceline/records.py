@@ -71,7 +71,7 @@ class SamplingParams(Parameters):
 
     temperature: float = Field(0.0, ge=0.0, allow_inf_nan=False)
     """0 is greedy decoding: the token with the greatest logit, ties to the lowest id."""
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(0, ge=0, lt=2**31)
     """Keep the k most probable tokens; 0 keeps all."""
     top_p: float = Field(1.0, gt=0.0, le=1.0)
     """Keep the smallest set of most probable tokens whose probabilities reach this sum."""
@@ -214,6 +214,10 @@ class SpeculationStats:
     """Tokens emitted in those steps: accepted and bonus."""
     fallback: str | None = None
     """Why there were no drafts, for a while or to the end, though the request asked for them."""
+    drafted_by_position: tuple[int, ...] = ()
+    """How many drafts stood at the first place of their step, at the second, ..."""
+    accepted_by_position: tuple[int, ...] = ()
+    """How many of these were emitted."""
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -224,6 +228,20 @@ class SpeculationStats:
     def acceptance_length(self) -> float | None:
         """Tokens emitted for each step; none where there was no step."""
         return self.num_emitted / self.num_steps if self.num_steps else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as `paceline generate --json` and the server show it."""
+        return {
+            "drafter": self.drafter,
+            "num_steps": self.num_steps,
+            "num_drafted": self.num_drafted,
+            "num_accepted": self.num_accepted,
+            "acceptance_rate": self.acceptance_rate,
+            "acceptance_length": self.acceptance_length,
+            "drafted_by_position": list(self.drafted_by_position),
+            "accepted_by_position": list(self.accepted_by_position),
+            "fallback": self.fallback,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +307,10 @@ class StreamChunk:
     """The whole answer, on the last chunk only."""
     index: int = 0
     """Which of the request's n choices this is a piece of."""
+    is_draft: tuple[bool, ...] = ()
+    """For each new token, whether it was drafted."""
+    logprobs: tuple[PositionLogprobs, ...] | None = None
+    """For each new token, where the request asked for them."""
 
     @property
     def is_last(self) -> bool:

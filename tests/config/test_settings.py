@@ -28,6 +28,8 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
     environ = {
         "PACELINE_CACHE": str(tmp_path),
         "PACELINE_ISA": " avx2 ",
+        "PACELINE_URL": "http://127.0.0.1:9000/",
+        "PACELINE_ADMIN_TOKEN": " token ",
         "HF_ENDPOINT": "http://mirror.example/",
         "HF_TOKEN": " secret ",
         "HF_HUB_OFFLINE": "1",
@@ -36,6 +38,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
     settings = load_settings(environ)
     assert settings.cache == tmp_path
     assert settings.isa == "avx2"
+    assert (settings.url, settings.admin_token) == ("http://127.0.0.1:9000", "token")
     assert settings.hf_endpoint == "http://mirror.example"
     assert settings.hf_token == "secret"
     assert settings.hf_offline is True

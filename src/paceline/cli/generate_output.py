@@ -109,7 +109,7 @@ class Printer:
 
 def answer_json(result: GenerationResult) -> dict[str, Any]:
     """Return the line that `--json` prints for one answer, but for its mode."""
-    stats, timing = result.speculation, result.timing
+    timing = result.timing
     return {
         "id": result.id,
         "route": result.route,
@@ -120,15 +120,7 @@ def answer_json(result: GenerationResult) -> dict[str, Any]:
             "prompt_tokens": result.usage.prompt_tokens,
             "completion_tokens": result.usage.completion_tokens,
         },
-        "speculation": {
-            "drafter": stats.drafter,
-            "num_steps": stats.num_steps,
-            "num_drafted": stats.num_drafted,
-            "num_accepted": stats.num_accepted,
-            "acceptance_rate": stats.acceptance_rate,
-            "acceptance_length": stats.acceptance_length,
-            "fallback": stats.fallback,
-        },
+        "speculation": result.speculation.to_json(),
         "timing": {
             "ttft_s": timing.ttft_s,
             "decode_s": timing.decode_s,

@@ -13,20 +13,30 @@ from collections.abc import Mapping, Sequence
 import click
 
 from paceline import __version__
-from paceline.errors import ConfigError, GenerationError, ModelNotFoundError, PacelineError, RequestError
+from paceline.errors import (
+    AccessError,
+    ConfigError,
+    GenerationError,
+    ModelNotFoundError,
+    PacelineError,
+    RequestError,
+)
 
 COMMANDS: Mapping[str, str] = {
     "bench": "Measure what this machine makes of a model.",
     "calibrate": "Measure what steps of a pair of models cost, for the policy.",
+    "config": "Explain and check configuration files.",
     "generate": "Answer prompts, with or without speculation, or both side by side.",
     "models": "Fetch, list and inspect models.",
+    "routes": "Show, switch and explain the routes of a server that runs.",
+    "serve": "Serve a model over OpenAI's API, with routes that are switched while it runs.",
 }
 """Each is the object of that name in the module of that name here. The line stands in for the module in
 `paceline --help`, which must not wait seconds for PyTorch."""
 
 INTERRUPTED = 130
 """What shells report for a command that Ctrl-C ended: 128 and the signal's number."""
-USER_ERRORS = (ConfigError, RequestError, ModelNotFoundError)
+USER_ERRORS = (AccessError, ConfigError, RequestError, ModelNotFoundError)
 
 EXAMPLE = """\
 \b

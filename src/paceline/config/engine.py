@@ -29,7 +29,7 @@ def parse_bytes(text: str) -> int:
 class EngineSettings(BaseModel):
     """Models, speculation defaults and limits of one engine."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     target: str = Field(min_length=1)
     """Preset name, GGUF or safetensors file, or folder of the model whose output counts."""
@@ -59,6 +59,7 @@ class EngineSettings(BaseModel):
     decision_log: Path | None = None
     """File that the policy's decisions are appended to."""
     verification: Verification = Verification.COUPLED
+    """How drafts are judged: `coupled` keeps the bytes of a seed, `rejection` their distribution."""
     context_length: int | None = Field(None, ge=2)
     """Most tokens of one sequence, prompt and output; not given, the model's own, as far as memory allows."""
     max_num_seqs: int = Field(8, ge=1)
@@ -81,6 +82,7 @@ class EngineSettings(BaseModel):
     block_size: int = Field(16, ge=1)
     """Token positions in a KV block."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; `auto` takes a GPU if PyTorch sees one."""
     threads: int | None = Field(None, ge=1)
     """Threads that compute; not given, the CPUs that the process may use."""
     kernels: Literal["auto", "native", "reference"] = "auto"

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from paceline.config.engine import EngineSettings
+from paceline.config.server import ServeSettings
 from paceline.errors import ConfigError
 
 KEY_PREFIX = "PACELINE__"
@@ -34,13 +35,45 @@ def load_config(
     Raises:
         ConfigError: the file cannot be read, or a key or value is wrong.
     """
+    return EngineSettings(**_values(path, flags, environ))
+
+
+def load_serve_config(
+    path: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ServeSettings:
+    """Return the settings of a server: as `load_config`, and the keys of `server` below that name.
+
+    Args:
+        path, environ: as for `load_config`.
+        flags: as there; those of the server are in a mapping under "server", and win key by key.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is wrong.
+    """
+    given = dict(flags or {})
+    flags = dict(given)
+    server = {name: value for name, value in flags.pop("server", {}).items() if value is not None}
+    values = _values(path, flags, environ)
+    if server and isinstance(values.get("server", {}), Mapping):
+        values["server"] = {**values.get("server", {}), **server}
+    if path is None:
+        return ServeSettings.of(values)
+    path = path.absolute()
+    return ServeSettings.of(values, path, lambda: load_serve_config(path, given, environ))
+
+
+def _values(
+    path: Path | None, flags: Mapping[str, Any] | None, environ: Mapping[str, str] | None
+) -> dict[str, Any]:
     values = _read(path) if path is not None else {}
     source = os.environ if environ is None else environ
     for name, text in sorted(source.items()):
         if name.startswith(KEY_PREFIX):
             _put(values, name, _parse(text, name))
     values.update({name: value for name, value in (flags or {}).items() if value is not None})
-    return EngineSettings(**values)
+    return values
 
 
 def _read(path: Path) -> dict[str, Any]:

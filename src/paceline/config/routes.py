@@ -29,9 +29,10 @@ class Speculation(enum.StrEnum):
 class RouteSettings(BaseModel):
     """One route. Frozen: a change is a new object (`changed`)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     speculation: Speculation = Speculation.AUTO
+    """`auto` speculates where it pays, `on` always with the route's draft length, `off` never."""
     drafters: tuple[str, ...] = ("suffix", "model")
     """Names of the drafters that may propose; `auto` picks among them, `on` takes all of them together."""
     max_draft_length: int | None = Field(None, ge=1, le=64)
@@ -39,6 +40,7 @@ class RouteSettings(BaseModel):
     draft_length: int | None = Field(None, ge=1, le=64)
     """Fixed k where speculation is on; with `auto` it is the most."""
     verification: Verification = Verification.COUPLED
+    """How drafts are judged: `coupled` keeps the bytes of a seed, `rejection` their distribution."""
     weight: float = Field(1.0, gt=0.0, le=1000.0)
     """What a token of this route is worth beside one of weight 1."""
     min_output_length: int = Field(8, ge=1)

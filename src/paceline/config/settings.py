@@ -16,10 +16,13 @@ from paceline.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 PREFIX = "PACELINE_"
+DEFAULT_URL = "http://127.0.0.1:8000"
 
 VARIABLES = {
     "PACELINE_CACHE": "folder for downloaded models; ~/.cache/paceline where it is not set",
     "PACELINE_ISA": "instruction set of native kernels, such as avx2; the best there is where it is not set",
+    "PACELINE_URL": "address of a server for `paceline routes`; http://127.0.0.1:8000 where it is not set",
+    "PACELINE_ADMIN_TOKEN": "admin token of that server",
     "HF_ENDPOINT": "address of a Hugging Face hub or mirror; the hub library's own where it is not set",
     "HF_TOKEN": "access token for that hub",
     "HF_HUB_OFFLINE": "1 keeps the package from asking the hub",
@@ -38,6 +41,10 @@ class Settings:
     """Absolute path of the cache folder; it need not exist."""
     isa: str | None = None
     """Instruction set that native kernels are to use; none takes the best."""
+    url: str = DEFAULT_URL
+    """Address of a server that commands ask."""
+    admin_token: str | None = field(default=None, repr=False)
+    """Admin token of that server."""
     hf_endpoint: str | None = None
     """Base address of the hub, without a slash at its end; none leaves it to `huggingface_hub`."""
     hf_token: str | None = field(default=None, repr=False)
@@ -61,7 +68,9 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         cache=_read_cache(source.get("PACELINE_CACHE")),
         isa=(source.get("PACELINE_ISA") or "").strip() or None,
-        hf_endpoint=_read_endpoint(source.get("HF_ENDPOINT")),
+        url=_read_address("PACELINE_URL", source.get("PACELINE_URL")) or DEFAULT_URL,
+        admin_token=(source.get("PACELINE_ADMIN_TOKEN") or "").strip() or None,
+        hf_endpoint=_read_address("HF_ENDPOINT", source.get("HF_ENDPOINT")),
         hf_token=(source.get("HF_TOKEN") or "").strip() or None,
         hf_offline=_read_flag("HF_HUB_OFFLINE", source.get("HF_HUB_OFFLINE", "")),
     )
@@ -87,15 +96,15 @@ def _read_cache(value: str | None) -> Path:
     return path
 
 
-def _read_endpoint(value: str | None) -> str | None:
+def _read_address(name: str, value: str | None) -> str | None:
     if not value:
         return None
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(
-            given=f"HF_ENDPOINT={value}",
+            given=f"{name}={value}",
             expected="an address that begins with http:// or https://",
-            remedy="Correct HF_ENDPOINT, or unset it to use the default hub",
+            remedy=f"Correct {name}, or unset it to use the default",
         )
     return value.rstrip("/")
 

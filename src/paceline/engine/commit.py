@@ -36,6 +36,8 @@ def commit_step(
     if sequence.num_output_tokens:
         sequence.num_steps += 1
         sequence.num_drafted += num_drafted
+        if num_drafted:
+            sequence.draft_lengths.append(num_drafted)
     reason = _grow(sequence, verdict, now)
     # Accepted drafts keep the KV that verification wrote; what is rejected is only a shorter length.
     sequence.num_computed_tokens = len(sequence.token_ids) - 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
 from paceline.engine.sequence import Sequence, SequenceStatus
 from paceline.records import FinishReason, GenerationResult, SpeculationStats, StreamChunk, Timing, Usage
 
@@ -22,6 +26,10 @@ def take_chunk(sequence: Sequence) -> StreamChunk | None:
         text=text,
         token_ids=tuple(sequence.output_token_ids[begin:end]),
         num_accepted=sum(sequence.is_draft[begin:end]),
+        is_draft=tuple(sequence.is_draft[begin:end]),
+        logprobs=(
+            None if sequence.request.sampling.logprobs is None else tuple(sequence.logprobs[begin:end])
+        ),
         index=sequence.index,
         result=make_result(sequence) if is_finished else None,
     )
@@ -44,6 +52,8 @@ def make_result(sequence: Sequence) -> GenerationResult:
             num_accepted=sum(sequence.is_draft),
             num_emitted=max(0, num_output - 1),
             fallback=sequence.fallback or sequence.idle_reason,
+            drafted_by_position=_at_least(sequence.draft_lengths),
+            accepted_by_position=_at_least(_runs(sequence.is_draft)),
         ),
         timing=_timing(sequence),
         index=sequence.index,
@@ -74,3 +84,16 @@ def _drafter(sequence: Sequence) -> str | None:
     if speculation.is_adaptive:
         return "+".join(sorted(sequence.used_drafters)) or None
     return speculation.drafter if speculation.enabled else None
+
+
+def _runs(is_draft: Iterable[bool]) -> Iterator[int]:
+    """Yield how many drafts were accepted together: each step ends with a token of the target's own, so that
+    accepted drafts that follow one another are of one step."""
+    return (sum(1 for _ in run) for drafted, run in itertools.groupby(is_draft) if drafted)
+
+
+def _at_least(lengths: Iterable[int]) -> tuple[int, ...]:
+    """Return how many of the lengths are at least 1, at least 2, ..."""
+    counts = Counter(lengths)
+    totals = itertools.accumulate(counts[length] for length in range(max(counts, default=0), 0, -1))
+    return tuple(reversed(list(totals)))

@@ -75,6 +75,8 @@ class Sequence:
         self.num_sent_tokens = 0
         self.num_steps = 0
         self.num_drafted = 0
+        self.draft_lengths: list[int] = []
+        """Drafts verified in each step that had any."""
         self.drafter: str | None = None
         """Who proposes for it in the step at hand."""
         self.used_drafters: set[str] = set()

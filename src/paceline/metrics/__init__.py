@@ -1,0 +1,1 @@
+"""What steps and answers add up to, counted on the engine's thread and published for Prometheus."""

@@ -1,0 +1,87 @@
+"""Administration: routes as they are in force, changed and explained while requests run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Query, Request
+
+from paceline.errors import ConfigError
+from paceline.server.decisions import NUM_KEPT
+from paceline.server.service import Service
+from paceline.server.status import route_view, routes_view, snapshot, status_view
+
+ADMIN = "admin"
+"""Who changes a route with the admin token, as the decision log has it."""
+
+
+def service_of(request: Request) -> Service:
+    """Return the service that the app was made with."""
+    service: Service = request.app.state.service
+    return service
+
+
+def check_admin(request: Request) -> None:
+    """Refuse whoever may not administrate; see `Gate.check_admin`."""
+    host = request.client.host if request.client is not None else None
+    service_of(request).gate.check_admin(request.headers.get("authorization"), host)
+
+
+ServiceOf = Annotated[Service, Depends(service_of)]
+
+router = APIRouter(prefix="/admin", tags=["administration"], dependencies=[Depends(check_admin)])
+status_router = APIRouter(tags=["operation"])
+
+
+@router.get("/routes")
+async def list_routes(service: ServiceOf) -> dict[str, Any]:
+    """Show every route: file, overlay, what is in force, and its report."""
+    return {
+        "default_route": service.book.default,
+        "config_error": service.follower.error,
+        "routes": await routes_view(service),
+    }
+
+
+@router.patch("/routes/{name}")
+async def change_route(
+    service: ServiceOf, name: str, values: Annotated[dict[str, Any], Body()]
+) -> dict[str, Any]:
+    """Change keys of a route from the next step on, requests that run included; the change is kept."""
+    if not values:
+        raise ConfigError(
+            given="a change without a key", expected='keys such as {"speculation": "off"}', remedy="Name one"
+        )
+    await service.book.change(name, values, ADMIN)
+    return route_view(service, name, await snapshot(service))
+
+
+@router.delete("/routes/{name}/overlay")
+async def reset_route(service: ServiceOf, name: str) -> dict[str, Any]:
+    """Let a route be what the file says again."""
+    await service.book.reset(name, ADMIN)
+    return route_view(service, name, await snapshot(service))
+
+
+@router.get("/routes/{name}/decisions")
+async def list_decisions(
+    service: ServiceOf, name: str, limit: Annotated[int, Query(ge=1, le=NUM_KEPT)] = 100
+) -> dict[str, Any]:
+    """Show the latest decisions on a route, oldest first."""
+    service.book.base(name)
+    return {"route": name, "decisions": service.decisions.of(name, limit)}
+
+
+@router.post("/reload")
+async def reload(service: ServiceOf) -> dict[str, Any]:
+    """Read the configuration again, now."""
+    return {"changes": await service.follower.reload(ADMIN)}
+
+
+@status_router.get("/status")
+async def status(request: Request, service: ServiceOf) -> dict[str, Any]:
+    """Show what the page shows; to whoever may send requests."""
+    authorization = request.headers.get("authorization")
+    if not service.gate.is_admin(authorization):
+        service.gate.caller(authorization)
+    return await status_view(service)

@@ -1,0 +1,200 @@
+"""The two kinds of completions as objects and as streams; they differ in names and in little else."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.errors import PacelineError
+from paceline.records import GenerationResult, PositionLogprobs, StreamChunk
+from paceline.server.answers import Pieces, chat_logprobs, completion_logprobs, usage
+from paceline.server.calls import Answers
+from paceline.server.errors import error_body
+from paceline.server.service import Service
+from paceline.server.sse import DONE, event
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What of an answer is to be shown."""
+
+    includes_usage: bool = False
+    """In a stream: a last chunk with the token counts."""
+    shows_speculation: bool = False
+
+
+class Form(ABC):
+    """How answers of one call look.
+
+    Args:
+        service: what answers.
+        answers: the call's.
+        model: as the request named it.
+        wishes: what is to be shown.
+    """
+
+    whole_object: str
+    chunk_object: str
+
+    def __init__(self, service: Service, answers: Answers, model: str, wishes: Wishes) -> None:
+        self._service = service
+        self._tokenizer = service.tokenizer
+        self._answers = answers
+        self._num_choices = answers.call.sampling.n
+        self._model = model
+        self._wishes = wishes
+        self._created = int(time.time())
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the response."""
+        return {"X-Request-Id": self._answers.call.id, "X-Paceline-Route": self._answers.call.route}
+
+    async def whole(self) -> dict[str, Any]:
+        """Wait for the answers and return them as one object."""
+        async with self._answers:
+            results = await self._answers.whole()
+            self._service.capture_answers(self._answers)
+        choices = []
+        for place, result in enumerate(results):
+            choice = {
+                "index": place,
+                **self._message(result),
+                "finish_reason": result.finish_reason.value,
+                "logprobs": self._logprobs(result.logprobs, 0),
+                "seed": result.seed,
+            }
+            if self._wishes.shows_speculation:
+                choice["speculation"] = await self._service.speculation_record(result)
+            choices.append(choice)
+        return {**self._head(self.whole_object), "choices": choices, "usage": usage(results)}
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield server-sent events. An answer that fails ends them with an event that has the error."""
+        try:
+            async for events in self._events():
+                yield events
+        except PacelineError as error:
+            yield event(error_body(error))
+        yield DONE
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        call = self._answers.call
+        places = range(len(call.prompts) * self._num_choices)
+        lengths = [0 for _ in places]
+        pieces = [Pieces(self._tokenizer) for _ in places] if self._wishes.shows_speculation else []
+        first = [self._choice(place, delta) for place in places for delta in self._first()]
+        if first:
+            yield b"".join(self._event([choice]) for choice in first)
+        async for prompt, chunk in self._answers.chunks():
+            place = prompt * self._num_choices + chunk.index
+            events = []
+            if chunk.token_ids or chunk.text:
+                extra: dict[str, Any] = {"logprobs": self._logprobs(chunk.logprobs, lengths[place])}
+                if pieces:
+                    extra["speculation"] = pieces[place].of(chunk)
+                events.append(self._event([self._choice(place, self._piece(chunk.text), **extra)]))
+                lengths[place] += len(chunk.text)
+            if chunk.result is not None:
+                events.append(self._event([await self._last(place, chunk)]))
+            yield b"".join(events)
+        self._service.capture_answers(self._answers)
+        if self._wishes.includes_usage:
+            yield event(
+                {**self._head(self.chunk_object), "choices": [], "usage": usage(self._answers.results)}
+            )
+
+    async def _last(self, place: int, chunk: StreamChunk) -> dict[str, Any]:
+        result = chunk.result
+        assert result is not None
+        extra: dict[str, Any] = {"seed": result.seed}
+        if self._wishes.shows_speculation:
+            extra["speculation"] = await self._service.speculation_record(result)
+        return self._choice(place, self._end(), result.finish_reason.value, **extra)
+
+    def _event(self, choices: list[dict[str, Any]]) -> bytes:
+        document = {**self._head(self.chunk_object), "choices": choices}
+        if self._wishes.includes_usage:
+            document["usage"] = None
+        return event(document)
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self._answers.call.id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model,
+            "system_fingerprint": self._service.fingerprint,
+        }
+
+    def _choice(
+        self, place: int, content: dict[str, Any], finish_reason: str | None = None, **extra: Any
+    ) -> dict[str, Any]:
+        return {"index": place, **content, "finish_reason": finish_reason, "logprobs": None, **extra}
+
+    @abstractmethod
+    def _message(self, result: GenerationResult) -> dict[str, Any]:
+        """Return the part of a whole choice that holds its text."""
+
+    @abstractmethod
+    def _first(self) -> Sequence[dict[str, Any]]:
+        """Return what a stream begins with for each choice."""
+
+    @abstractmethod
+    def _piece(self, text: str) -> dict[str, Any]:
+        """Return the part of a streamed choice that holds new text."""
+
+    @abstractmethod
+    def _end(self) -> dict[str, Any]:
+        """Return the same where there is none."""
+
+    @abstractmethod
+    def _logprobs(self, positions: Sequence[PositionLogprobs] | None, offset: int) -> dict[str, Any] | None:
+        """Return log-probabilities; none where none were asked for."""
+
+
+class ChatForm(Form):
+    """`/v1/chat/completions`."""
+
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def _message(self, result: GenerationResult) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": result.text, "refusal": None}}
+
+    def _first(self) -> Sequence[dict[str, Any]]:
+        return [{"delta": {"role": "assistant", "content": ""}}]
+
+    def _piece(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text}}
+
+    def _end(self) -> dict[str, Any]:
+        return {"delta": {}}
+
+    def _logprobs(self, positions: Sequence[PositionLogprobs] | None, offset: int) -> dict[str, Any] | None:
+        return None if positions is None else chat_logprobs(self._tokenizer, positions)
+
+
+class CompletionForm(Form):
+    """`/v1/completions`."""
+
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def _message(self, result: GenerationResult) -> dict[str, Any]:
+        return {"text": result.text}
+
+    def _first(self) -> Sequence[dict[str, Any]]:
+        return []
+
+    def _piece(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+    def _end(self) -> dict[str, Any]:
+        return {"text": ""}
+
+    def _logprobs(self, positions: Sequence[PositionLogprobs] | None, offset: int) -> dict[str, Any] | None:
+        return None if positions is None else completion_logprobs(self._tokenizer, positions, offset)
