@@ -15,6 +15,10 @@ from paceline.server.calls import Answers
 from paceline.server.errors import error_body
 from paceline.server.service import Service
 from paceline.server.sse import DONE, event
+from paceline.server.tools import ToolText, ToolUse
+
+TOOL_CALLS = "tool_calls"
+"""Why an answer ended that calls tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,6 @@ class Form(ABC):
             choice = {
                 "index": place,
                 **self._message(result),
-                "finish_reason": result.finish_reason.value,
                 "logprobs": self._logprobs(result.logprobs, 0),
                 "seed": result.seed,
             }
@@ -96,7 +99,7 @@ class Form(ABC):
                 extra: dict[str, Any] = {"logprobs": self._logprobs(chunk.logprobs, lengths[place])}
                 if pieces:
                     extra["speculation"] = pieces[place].of(chunk)
-                events.append(self._event([self._choice(place, self._piece(chunk.text), **extra)]))
+                events.append(self._event([self._choice(place, self._piece(place, chunk.text), **extra)]))
                 lengths[place] += len(chunk.text)
             if chunk.result is not None:
                 events.append(self._event([await self._last(place, chunk)]))
@@ -113,7 +116,7 @@ class Form(ABC):
         extra: dict[str, Any] = {"seed": result.seed}
         if self._wishes.shows_speculation:
             extra["speculation"] = await self._service.speculation_record(result)
-        return self._choice(place, self._end(), result.finish_reason.value, **extra)
+        return {**self._choice(place, {}), **self._end(place, result), **extra}
 
     def _event(self, choices: list[dict[str, Any]]) -> bytes:
         document = {**self._head(self.chunk_object), "choices": choices}
@@ -130,26 +133,24 @@ class Form(ABC):
             "system_fingerprint": self._service.fingerprint,
         }
 
-    def _choice(
-        self, place: int, content: dict[str, Any], finish_reason: str | None = None, **extra: Any
-    ) -> dict[str, Any]:
-        return {"index": place, **content, "finish_reason": finish_reason, "logprobs": None, **extra}
+    def _choice(self, place: int, content: dict[str, Any], **extra: Any) -> dict[str, Any]:
+        return {"index": place, **content, "finish_reason": None, "logprobs": None, **extra}
 
     @abstractmethod
     def _message(self, result: GenerationResult) -> dict[str, Any]:
-        """Return the part of a whole choice that holds its text."""
+        """Return the part of a whole choice that holds its text, and why it ended."""
 
     @abstractmethod
     def _first(self) -> Sequence[dict[str, Any]]:
         """Return what a stream begins with for each choice."""
 
     @abstractmethod
-    def _piece(self, text: str) -> dict[str, Any]:
+    def _piece(self, place: int, text: str) -> dict[str, Any]:
         """Return the part of a streamed choice that holds new text."""
 
     @abstractmethod
-    def _end(self) -> dict[str, Any]:
-        """Return the same where there is none."""
+    def _end(self, place: int, result: GenerationResult) -> dict[str, Any]:
+        """Return the part of a streamed choice that ends it, and why it ended."""
 
     @abstractmethod
     def _logprobs(self, positions: Sequence[PositionLogprobs] | None, offset: int) -> dict[str, Any] | None:
@@ -157,22 +158,56 @@ class Form(ABC):
 
 
 class ChatForm(Form):
-    """`/v1/chat/completions`."""
+    """`/v1/chat/completions`.
+
+    Args:
+        tools: what the request says about tools; none where it has none.
+    """
 
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
+    def __init__(
+        self, service: Service, answers: Answers, model: str, wishes: Wishes, tools: ToolUse | None = None
+    ) -> None:
+        super().__init__(service, answers, model, wishes)
+        self._tools = tools
+        self._texts: dict[int, ToolText] = {}
+
     def _message(self, result: GenerationResult) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": result.text, "refusal": None}}
+        message: dict[str, Any] = {"role": "assistant", "content": result.text, "refusal": None}
+        reason = result.finish_reason.value
+        if self._tools is not None:
+            text = ToolText(self._tools)
+            said = text.push(result.text)
+            rest, calls = text.finish(f"{result.id}_{result.index}")
+            if calls:
+                for call in calls:
+                    del call["index"]
+                message |= {"content": said.strip() or None, "tool_calls": calls}
+                reason = TOOL_CALLS
+            else:
+                message["content"] = said + rest
+        return {"message": message, "finish_reason": reason}
 
     def _first(self) -> Sequence[dict[str, Any]]:
         return [{"delta": {"role": "assistant", "content": ""}}]
 
-    def _piece(self, text: str) -> dict[str, Any]:
+    def _piece(self, place: int, text: str) -> dict[str, Any]:
+        if self._tools is not None:
+            text = self._texts.setdefault(place, ToolText(self._tools)).push(text)
         return {"delta": {"content": text}}
 
-    def _end(self) -> dict[str, Any]:
-        return {"delta": {}}
+    def _end(self, place: int, result: GenerationResult) -> dict[str, Any]:
+        delta: dict[str, Any] = {}
+        reason = result.finish_reason.value
+        if place in self._texts:
+            rest, calls = self._texts[place].finish(f"{result.id}_{result.index}")
+            if calls:
+                delta, reason = {"tool_calls": calls}, TOOL_CALLS
+            elif rest:
+                delta = {"content": rest}
+        return {"delta": delta, "finish_reason": reason}
 
     def _logprobs(self, positions: Sequence[PositionLogprobs] | None, offset: int) -> dict[str, Any] | None:
         return None if positions is None else chat_logprobs(self._tokenizer, positions)
@@ -185,16 +220,16 @@ class CompletionForm(Form):
     chunk_object = "text_completion"
 
     def _message(self, result: GenerationResult) -> dict[str, Any]:
-        return {"text": result.text}
+        return {"text": result.text, "finish_reason": result.finish_reason.value}
 
     def _first(self) -> Sequence[dict[str, Any]]:
         return []
 
-    def _piece(self, text: str) -> dict[str, Any]:
+    def _piece(self, place: int, text: str) -> dict[str, Any]:
         return {"text": text}
 
-    def _end(self) -> dict[str, Any]:
-        return {"text": ""}
+    def _end(self, place: int, result: GenerationResult) -> dict[str, Any]:
+        return {"text": "", "finish_reason": result.finish_reason.value}
 
     def _logprobs(self, positions: Sequence[PositionLogprobs] | None, offset: int) -> dict[str, Any] | None:
         return None if positions is None else completion_logprobs(self._tokenizer, positions, offset)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -11,12 +12,13 @@ from fastapi.responses import JSONResponse, Response
 from paceline.errors import UnknownModelError
 from paceline.server import parameters
 from paceline.server.access import Caller
-from paceline.server.calls import Call, new_id
+from paceline.server.calls import Answers, Call, new_id
 from paceline.server.completions import ChatForm, CompletionForm, Form, Wishes
 from paceline.server.routing import ROUTE_HEADER
 from paceline.server.schemas import ChatBody, CompletionBody, GenerationBody
 from paceline.server.service import Service
 from paceline.server.sse import CLIENT_GONE, EventStream, whole_unless_gone
+from paceline.server.tools import tool_use
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
@@ -57,13 +59,15 @@ async def show_model(request: Request, caller: CallerOf, name: str) -> JSONRespo
 async def chat_completions(request: Request, caller: CallerOf, body: ChatBody) -> Response:
     """Answer a conversation."""
     service = service_of(request)
-    sampling = parameters.chat_sampling(body)
+    tools = tool_use(body)
+    sampling = parameters.chat_sampling(body, tools)
     route = service.route(body.model, request.headers.get(ROUTE_HEADER), caller)
     messages = parameters.messages_of(body)
-    prompt = await service.encode_chat(messages)
-    sources = service.sources(route, [{"messages": messages}])
+    shown = None if tools is None else tools.shown
+    prompt = await service.encode_chat(messages, shown)
+    sources = service.sources(route, [{"messages": messages, **({"tools": shown} if shown else {})}])
     call = Call(new_id("chatcmpl"), caller, route, [prompt], sampling, parameters.override(body), sources)
-    return await _answer(request, call, body, ChatForm)
+    return await _answer(request, call, body, functools.partial(ChatForm, tools=tools))
 
 
 @router.post("/completions")
@@ -79,7 +83,12 @@ async def completions(request: Request, caller: CallerOf, body: CompletionBody) 
     return await _answer(request, call, body, CompletionForm)
 
 
-async def _answer(request: Request, call: Call, body: GenerationBody, form_type: type[Form]) -> Response:
+async def _answer(
+    request: Request,
+    call: Call,
+    body: GenerationBody,
+    form_type: Callable[[Service, Answers, str, Wishes], Form],
+) -> Response:
     parameters.check_stream_options(body)
     service = service_of(request)
     wishes = Wishes(

@@ -10,12 +10,13 @@ from paceline.parameters import StructuredOutput
 from paceline.policy.routes import RouteOverride
 from paceline.records import SamplingParams
 from paceline.server.schemas import ChatBody, CompletionBody, GenerationBody, ResponseFormat
+from paceline.server.tools import ToolUse, message_calls
 
 MAX_PROMPTS = 128
 DEVELOPER, SYSTEM = "developer", "system"
 
 
-def chat_sampling(body: ChatBody) -> SamplingParams:
+def chat_sampling(body: ChatBody, tools: ToolUse | None) -> SamplingParams:
     """Return how the tokens of a chat's answer are chosen."""
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise refused("max_tokens beside max_completion_tokens", "one of them", "Leave max_tokens out")
@@ -26,7 +27,7 @@ def chat_sampling(body: ChatBody) -> SamplingParams:
     return SamplingParams(
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        structured_output=_form(body.response_format),
+        structured_output=tools.form if tools and tools.form else _form(body.response_format),
         **_common(body),
     )
 
@@ -73,7 +74,7 @@ def messages_of(body: ChatBody) -> list[dict[str, Any]]:
         if isinstance(content, list):
             content = "".join(part.text for part in content)
         role = SYSTEM if message.role == DEVELOPER else message.role
-        found.append({"role": role, "content": content})
+        found.append({"role": role, "content": content, **message_calls(message)})
     return found
 
 

@@ -95,18 +95,67 @@ class GenerationBody(_Body):
     service_tier: Literal["auto", "default"] | None = None
 
 
-class ChatMessage(_Body):
-    """One message. Content is text, or a list of parts that are text."""
-
-    role: str
-    content: str | list[TextPart] | None = None
-
-
 class TextPart(_Body):
     """A part of a message that is text; others are refused."""
 
     type: Literal["text"]
     text: str
+
+
+class CalledFunction(_Body):
+    """A function that was called, with arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(_Body):
+    """A call of an earlier answer."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(_Body):
+    """One message. Content is text, or a list of parts that are text."""
+
+    role: str
+    content: str | list[TextPart] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    """Results follow their calls in order; templates do not show ids."""
+
+
+class ToolFunction(_Body):
+    """A function that the model may call."""
+
+    name: str = Field(min_length=1, max_length=64)
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None
+    """JSON schema of its arguments."""
+    strict: bool | None = None
+    """Arguments are held to the schema where a call is required, whatever this says."""
+
+
+class Tool(_Body):
+    """A tool."""
+
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class ToolName(_Body):
+    """A function by name."""
+
+    name: str
+
+
+class NamedTool(_Body):
+    """The one tool that has to be called."""
+
+    type: Literal["function"] = "function"
+    function: ToolName
 
 
 class ChatBody(GenerationBody):
@@ -118,6 +167,9 @@ class ChatBody(GenerationBody):
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
     response_format: ResponseFormat | None = None
+    tools: list[Tool] = Field(default_factory=list, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionBody(GenerationBody):

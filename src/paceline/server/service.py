@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from paceline.engine.requests import Messages, Prompt
 from paceline.errors import PromptTooLongError
 from paceline.metrics.collector import PacelineCollector
 from paceline.metrics.counts import Counts
+from paceline.models.chat_template import require_chat_template
 from paceline.models.tokenizer import Tokenizer
 from paceline.policy.controller import SpeculationPolicy
 from paceline.records import GenerationResult
@@ -27,6 +29,7 @@ from paceline.server.overlay import OverlayStore
 from paceline.server.reload import ConfigFollower
 from paceline.server.route_book import RouteBook
 from paceline.server.routing import resolve_route
+from paceline.server.tools import check_tools
 
 LONG_TEXT = 4000
 """Characters from which on a prompt is tokenised off the event loop."""
@@ -98,15 +101,23 @@ class Service:
             return self._checked(await asyncio.to_thread(self.llm.encode, prompt))
         return self._checked(self.llm.encode(prompt))
 
-    async def encode_chat(self, messages: Messages) -> list[int]:
+    async def encode_chat(
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
         """Return a conversation's token ids.
 
         Raises:
+            InvalidParameterError: it has tools, and the model's template has none.
             PromptTooLongError: it is longer than the server allows.
         """
+        template = self.llm.loaded.chat_template
+        if tools or any(message["role"] == "tool" or "tool_calls" in message for message in messages):
+            check_tools(template)
+        template = require_chat_template(template, self.model_name)
+        encode = functools.partial(template.encode, messages, tools=tools)
         if sum(len(message.get("content") or "") for message in messages) > LONG_TEXT:
-            return self._checked(await asyncio.to_thread(self.llm.encode_chat, messages))
-        return self._checked(self.llm.encode_chat(messages))
+            return self._checked(await asyncio.to_thread(encode))
+        return self._checked(encode())
 
     def _checked(self, token_ids: list[int]) -> list[int]:
         most = self.settings.server.max_prompt_tokens
