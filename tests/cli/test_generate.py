@@ -64,7 +64,7 @@ def test_json_lines_of_a_comparison(folder: Path) -> None:
     assert set(on[0]["usage"]) == {"prompt_tokens", "completion_tokens"}
     assert set(on[0]["speculation"]) == {
         "drafter", "num_steps", "num_drafted", "num_accepted", "acceptance_rate", "acceptance_length",
-        "fallback",
+        "fallback", "drafted_by_position", "accepted_by_position",
     }  # fmt: skip
     assert set(on[0]["timing"]) == {"ttft_s", "decode_s", "tokens_per_second", "draft_s", "verify_s"}
     assert off[0]["speculation"]["drafter"] is None
