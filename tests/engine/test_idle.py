@@ -53,4 +53,5 @@ def test_waits_without_work_on_one_pool(kernels: str, tmp_path: Path) -> None:
     # Both pools would be another NUM_THREADS - 1; PyTorch's own would be more.
     # The reference's pool starts a thread only when there is work for one.
     assert 1 <= found["added"] <= NUM_THREADS - 1
+    assert kernels == "reference" or found["added"] == NUM_THREADS - 1
     assert found["cpu_seconds"] < MOST_CPU_SECONDS

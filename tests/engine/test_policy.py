@@ -369,7 +369,7 @@ def test_answers_that_ended_are_scored_in_idle_time_where_the_policy_wants_it() 
     passes = 0
     while engine.work_idle():
         passes += 1
-    assert 1 <= passes <= 5
+    assert passes == 3
     assert known.total > 30
     assert drafter.num_held_blocks == engine.pool.num_used == 0
 

@@ -124,7 +124,9 @@ def joint_start(late_by: float, step_s: float) -> list[int]:
     engine = make_engine(hashed_logits(VOCAB), VOCAB, limits=limits, clock=clock)
 
     def step() -> None:
+        expected = engine._scheduler.num_prompt_rows(clock()) + len(engine._scheduler.decoding())
         engine.step()
+        assert engine._model.rows[-1] == expected
         clock.advance(step_s)
 
     engine.submit(request([1, 2], SamplingParams(max_tokens=90), request_id="short"))

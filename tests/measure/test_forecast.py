@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.policy.scenes import COSTS, GOOD, machine, run_fixed
 
+from paceline.engine.scheduler import MIN_MIXED_PREFILL, SchedulerLimits
 from paceline.measure.forecast import plain_seconds
 from paceline.policy.costs import CostCurve
+from paceline.policy.simulation import simulator
 from paceline.policy.step_costs import CalibratedCosts, StepCosts
 
 
@@ -34,3 +36,11 @@ def test_it_agrees_with_the_simulator(concurrency: int, prompt: int, output: int
     count = result.num_finished
     forecast = count * output / plain_seconds(StepCosts(COSTS), [(prompt, output)] * count, concurrency)
     assert forecast == pytest.approx(result.goodput, rel=0.05)
+
+
+def test_the_simulator_has_the_engine_s_rules() -> None:
+    """It cannot import them: the policy knows no engine."""
+    limits = SchedulerLimits()
+    assert limits.mixed_prefill_ratio == simulator.MIXED_RATIO
+    assert limits.joint_start_s == simulator.JOINT_START_S
+    assert limits.most_prompt_rows(1) == MIN_MIXED_PREFILL == 8

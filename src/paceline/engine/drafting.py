@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from paceline.drafters.interface import Drafter, HoldsMemory, ScoresText
 from paceline.engine import step as stages
 from paceline.engine.scheduler import PlannedSequence, Scheduler
+from paceline.engine.scoring import MODEL
 from paceline.engine.sequence import Sequence as EngineSequence
 from paceline.models.kv_memory import KVMemory
 from paceline.policy.interface import (
@@ -23,7 +24,7 @@ from paceline.records import Verification
 
 log = logging.getLogger(__name__)
 
-MIXED, MODEL = "mixed", "model"
+MIXED = "mixed"
 
 
 class Drafting:
@@ -61,7 +62,7 @@ class Drafting:
         view = StepView(
             now,
             [self._view(s, loaded) for s in (*sequences, *plain)],
-            scheduler.num_prompt_rows(),
+            scheduler.num_prompt_rows(now),
             scheduler.num_waiting,
             self._memory.pool.num_blocks,
             self._memory.pool.num_used,

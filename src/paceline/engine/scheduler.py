@@ -60,6 +60,18 @@ class SchedulerLimits:
     joint_start_s: float = 4.0
     """How long after a stream's first token prompts that came before it still have all the rows they want."""
 
+    def most_prompt_rows(self, num_beside: int) -> int:
+        """Return how many rows of prompts a step may have beside `num_beside` others, one at least."""
+        return max(MIN_MIXED_PREFILL, math.ceil(self.mixed_prefill_ratio * num_beside))
+
+    def start_together(self, prompt_came_at: float, first_token_at: float, now: float) -> bool:
+        """Whether a prompt came before any stream's first token, and not long ago: then it is not held back.
+
+        Else the streams that have just begun would run for long at the cost of a full step and the yield of
+        one with few sequences: all are better off when the prompts are out of the way first.
+        """
+        return prompt_came_at <= first_token_at and now - first_token_at < self.joint_start_s
+
 
 DraftLength = Callable[[Sequence], int]
 """The policy's answer: how many drafts a decoding sequence should have verified now."""
@@ -100,16 +112,16 @@ class Scheduler:
         """Return the sequences that decode, the oldest first."""
         return [sequence for sequence in self._running if sequence.is_decoding]
 
-    def num_prompt_rows(self) -> int:
+    def num_prompt_rows(self, now: float) -> int:
         """Return how many rows of prompts the next step is likely to have, before it is planned."""
-        prefilling = [s.num_uncomputed_tokens for s in self._running if not s.is_decoding]
+        decoding, prefilling = self._split()
         seats = max(0, self._limits.max_num_seqs - len(self._running))
-        waiting = [len(s.token_ids) for s in self._waiting[:seats]]
-        wanted = sum(min(count, self._limits.prefill_chunk) for count in (*prefilling, *waiting))
-        num_decoding = len(self._running) - len(prefilling)
-        if not wanted or not num_decoding:
-            return wanted
-        return min(wanted, max(MIN_MIXED_PREFILL, math.ceil(self._limits.mixed_prefill_ratio * num_decoding)))
+        prompts = [*prefilling, *self._waiting[:seats]]
+        wanted = sum(min(s.num_uncomputed_tokens, self._limits.prefill_chunk) for s in prompts)
+        most = max(0, self._limits.max_num_batched_tokens - len(decoding))
+        if decoding and prompts and not self._start_together(decoding, prompts[0], now):
+            most = min(most, self._limits.most_prompt_rows(len(decoding)))
+        return min(wanted, most)
 
     @property
     def num_waiting(self) -> int:
@@ -140,8 +152,7 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan:
         """Pick the next step's parts and reserve their blocks; `now` is the engine's clock, seconds."""
         self._room.begin_step()
-        decoding = [s for s in self._running if s.is_decoding]
-        prefilling = [s for s in self._running if not s.is_decoding]
+        decoding, prefilling = self._split()
         prompts = prefilling or self._waiting
         rows = _Rows(
             self._limits,
@@ -159,13 +170,13 @@ class Scheduler:
         return StepPlan(tuple(sorted(still_running, key=lambda p: p.sequence.number)))
 
     def _start_together(self, decoding: Iterable[Sequence], prompt: Sequence, now: float) -> bool:
-        """Whether a prompt came before any stream's first token, and not long ago.
+        first_token_at = min(s.first_token_at for s in decoding if s.first_token_at is not None)
+        return self._limits.start_together(prompt.submitted_at, first_token_at, now)
 
-        Else the streams that have just begun would run for long at the cost of a full step and the yield of
-        one with few sequences: all are better off when the prompts are out of the way first.
-        """
-        started_at = min(s.first_token_at for s in decoding if s.first_token_at is not None)
-        return prompt.submitted_at <= started_at and now - started_at < self._limits.joint_start_s
+    def _split(self) -> tuple[list[Sequence], list[Sequence]]:
+        """Return those who run and decode, and those whose prompts are not through."""
+        decoding = self.decoding()
+        return decoding, [s for s in self._running if not s.is_decoding]
 
     def _plan_each(
         self, sequences: Iterable[Sequence], fit: Callable[[Sequence], PlannedSequence | None]
@@ -235,7 +246,8 @@ class _Rows:
     def __init__(
         self, limits: SchedulerLimits, num_decoding: int, *, has_prompts: bool, is_joint_start: bool
     ) -> None:
-        self._ratio = math.inf if is_joint_start else limits.mixed_prefill_ratio
+        self._limits = limits
+        self._is_joint_start = is_joint_start
         self._num_decoding = min(num_decoding, limits.max_num_batched_tokens)
         self._num_beside_prompts = self._num_decoding
         self._num_of_prompts = 0
@@ -254,9 +266,9 @@ class _Rows:
         return max(0, self._left - self._kept)
 
     def _most_of_prompts(self) -> int:
-        if not self._num_beside_prompts or self._ratio == math.inf:
+        if not self._num_beside_prompts or self._is_joint_start:
             return self._left + self._num_of_prompts
-        return max(MIN_MIXED_PREFILL, math.ceil(self._ratio * self._num_beside_prompts))
+        return self._limits.most_prompt_rows(self._num_beside_prompts)
 
     def take_decoding(self) -> bool:
         """Take one row; False if there is none."""

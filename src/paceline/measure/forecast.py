@@ -6,11 +6,10 @@ on paper, with the engine's own rules for who takes part in a step."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.engine.scheduler import MIN_MIXED_PREFILL, SchedulerLimits
+from paceline.engine.scheduler import SchedulerLimits
 from paceline.policy.step_costs import StepCosts
 
 
@@ -53,8 +52,7 @@ def plain_seconds(
         decoding = [one for one in running if one.num_emitted]
         room = limits.max_num_batched_tokens - len(decoding)
         if decoding and not _start_together(running, seconds, limits):
-            mixed = math.ceil(limits.mixed_prefill_ratio * len(decoding))
-            room = min(room, max(MIN_MIXED_PREFILL, mixed))
+            room = min(room, limits.most_prompt_rows(len(decoding)))
         chunks: list[tuple[_Request, int]] = []
         for one in running:
             count = min(one.num_prompt - one.num_computed, limits.prefill_chunk, room)
@@ -76,6 +74,6 @@ def plain_seconds(
 
 def _start_together(running: Sequence[_Request], now: float, limits: SchedulerLimits) -> bool:
     """Whether prompts go first, as they came with the streams that have just begun."""
-    started_at = min(one.first_token_at for one in running if one.num_emitted)
+    first_token_at = min(one.first_token_at for one in running if one.num_emitted)
     prompts = [one.submitted_at for one in running if not one.num_emitted]
-    return bool(prompts) and prompts[0] <= started_at and now - started_at < limits.joint_start_s
+    return bool(prompts) and limits.start_together(prompts[0], first_token_at, now)
