@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,12 +140,13 @@ def test_short_memory_pauses_the_route_of_less_weight_and_gives_it_back() -> Non
     ]
     result = Simulator(machine(target=cheap, num_blocks=100), traffic, policy).run(seconds=70)
     low = changes(policy, "low")
-    assert [d.after for d in low][:2] == ["paused: memory", "speculating"]
+    assert {d.after for d in low} == {"paused: memory", "speculating"}
+    assert low[-1].after == "speculating"
     assert "KV memory is" in low[0].sentence
     assert "KV memory is down to" in low[1].sentence
     assert all(d.step > low[0].step for d in changes(policy, "high"))
     assert result.mean_draft_length("low", low[0].step + 5, low[1].step - 3) == 0.0
-    assert result.mean_draft_length("low", low[1].step, low[1].step + 100) > 1
+    assert result.mean_draft_length("low", low[-1].step, low[-1].step + 100) > 1
 
 
 def test_two_routes_in_one_batch_have_draft_lengths_of_their_own() -> None:
@@ -223,23 +225,27 @@ def test_paused_routes_hold_no_draft_kv_but_for_one_that_watches() -> None:
         assert sum(s.num_draft_computed > 0 for s in simulator._running) <= 1
 
 
-def test_matches_are_taken_where_they_are_worth_more_than_the_draft_model() -> None:
-    policy = auto()
+@pytest.mark.parametrize("seed", range(3))
+def test_matches_are_taken_where_they_are_worth_more_than_the_draft_model(seed: int) -> None:
+    def goodput(**settings: Any) -> float:
+        traffic = SimulatedRoute(
+            "r", AcceptanceProcess(0.75), suffix=AcceptanceProcess(0.9, coverage=0.25), concurrency=1,
+            prompt_tokens=16, output_tokens=300,
+        )  # fmt: skip
+        return Simulator(machine(), [traffic], auto(**settings), seed).run(steps=500).goodput_between(150)
+
+    assert goodput() > 1.1 * max(goodput(drafters=("suffix",)), goodput(drafters=("model",)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_matches_get_long_again_after_probes_of_a_single_token(seed: int) -> None:
     traffic = SimulatedRoute(
         "r", AcceptanceProcess(0.5), suffix=AcceptanceProcess(0.9, coverage=0.4), concurrency=1,
         prompt_tokens=16, output_tokens=300,
     )  # fmt: skip
-    mixed = Simulator(machine(), [traffic], policy).run(steps=500)
-    alone = [
-        Simulator(
-            machine(),
-            [SimulatedRoute("r", AcceptanceProcess(0.5), suffix=AcceptanceProcess(0.9, coverage=0.4),
-                            concurrency=1, prompt_tokens=16, output_tokens=300)],
-            auto(drafters=(name,)),
-        ).run(steps=500)
-        for name in ("suffix", "model")
-    ]  # fmt: skip
-    assert mixed.goodput_between(150) > 1.05 * max(result.goodput_between(150) for result in alone)
+    policy = auto(drafters=("suffix",))
+    result = Simulator(machine(), [traffic], policy, seed).run(steps=500)
+    assert result.mean_draft_length("r", 150) > 1.5
 
 
 def test_a_draft_model_that_costs_as_much_as_the_target_is_left_alone() -> None:

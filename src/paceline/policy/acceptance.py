@@ -59,7 +59,7 @@ class SourceAcceptance:
             bins = [bin_of(c) for c in part.confidences] or [UNKNOWN] * part.num_drafted
             # A look-up that found nothing counts; a draft model that is still reading the prompt does not.
             if bins or not self.replay.has_passes:
-                self.replay.add(bins)
+                self.replay.add(bins, was_cut=len(bins) >= part.draft_length)
             num_judged = min(part.num_drafted, part.num_accepted + _was_rejected(part))
             positions += range(num_judged)
             judged_bins += bins[:num_judged]
@@ -88,7 +88,7 @@ class SourceAcceptance:
         self.calibration.observe([0] * len(bins), bins, outcomes)
         for start in range(0, max(1, len(bins) - 3), SCORED_STRIDE):
             if bins[start:]:
-                self.replay.add(bins[start : start + MAX_POSITIONS])
+                self.replay.add(bins[start : start + MAX_POSITIONS], was_cut=True)
         self._note_fast(outcomes)
 
     @property
@@ -146,6 +146,11 @@ class Acceptance:
             pool = self._pools.setdefault(source, (Counts(), Borrowed()))
             found = self._found[route, source] = SourceAcceptance(source, *pool)
         return found
+
+    @property
+    def num_breaks(self) -> int:
+        """Times that acceptance changed at a stroke, of all routes and sources together."""
+        return sum([found.calibration.num_breaks for found in self._found.values()])
 
     def known(self, route: str) -> list[SourceAcceptance]:
         """Return the sources that a route has had anything to do with."""

@@ -11,11 +11,12 @@ from paceline.policy.interface import StepView
 from paceline.policy.step_planner import MIXED, SUFFIX, Arm, StepPlanner, Wanted
 
 SHADOW_STEPS = 3
-"""Paused routes are looked at in one step of so many: that time falls on steps that gain nothing by it."""
+"""Steps from one look at paused routes to the next: that time falls on steps that gain nothing by it."""
 
 
 ALONE_STEPS = 4
-"""Look-ups alone are compared with draft models in one step of so many, and as long as they are better."""
+"""Steps from one comparison of look-ups alone with draft models to the next; in each as long as they are
+better."""
 
 
 class Length(enum.Enum):
@@ -49,7 +50,7 @@ class Outcome(NamedTuple):
     choice: Choice
 
 
-def choose(planner: StepPlanner, view: StepView, wanted: Sequence[Wanted], gain: float, step: int) -> Outcome:
+def choose(planner: StepPlanner, view: StepView, wanted: Sequence[Wanted], gain: float) -> Outcome:
     """Return the best draft lengths.
 
     Args:
@@ -57,9 +58,8 @@ def choose(planner: StepPlanner, view: StepView, wanted: Sequence[Wanted], gain:
         view: the step.
         wanted: the sequences that may be chosen for, those of paused routes included.
         gain: weighted tokens of the step without drafts.
-        step: its number.
     """
-    has_shadow = step % SHADOW_STEPS == 0
+    has_shadow = planner.is_due("shadow", SHADOW_STEPS)
     able: list[int] = []
     ways: list[list[Arm]] = []
     is_short: dict[str, bool] = {}
@@ -77,14 +77,14 @@ def choose(planner: StepPlanner, view: StepView, wanted: Sequence[Wanted], gain:
         if arms:
             able.append(index)
             ways.append(arms)
-    chosen, choice = _search(planner, ways, gain, step)
+    chosen, choice = _search(planner, ways, gain)
     wishes = _wishes(wanted, able, chosen, choice, is_short)
     is_paused = [wanted[index].track.is_paused for index in able]
     if any(is_paused):
         # What paused routes would have is not had, so the others are chosen for without them.
         able = [index for index, paused in zip(able, is_paused, strict=True) if not paused]
         ways = [way for way, paused in zip(ways, is_paused, strict=True) if not paused]
-        chosen, choice = _search(planner, ways, gain, step)
+        chosen, choice = _search(planner, ways, gain)
     planner.end(choice)
     final = choice
     if view.num_prompt_rows and any(choice.lengths):
@@ -111,13 +111,13 @@ def judge_length(one: Wanted) -> Length:
 
 
 def _search(
-    planner: StepPlanner, ways: Sequence[Sequence[Arm]], gain: float, step: int
+    planner: StepPlanner, ways: Sequence[Sequence[Arm]], gain: float
 ) -> tuple[list[Arm], Choice]:
     """Return each sequence's way of drafting, and the best lengths: with draft models, or with look-ups
     alone."""
     best = [arms[0] for arms in ways]
     choice = planner.choose(best, gain)
-    is_looked_at = step % ALONE_STEPS == 0 or planner.looks_up_alone
+    is_looked_at = planner.looks_up_alone or planner.is_due("alone", ALONE_STEPS)
     if is_looked_at and any(arm.drafter != SUFFIX for arm in best):
         # A draft pass is paid for by all who take part, so it may be better if nobody does.
         looked_up = [next((arm for arm in arms if arm.drafter == SUFFIX), None) for arms in ways]

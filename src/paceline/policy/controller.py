@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from paceline.policy.acceptance import LEAST_OWN, Acceptance
 from paceline.policy.chooser import Outcome, asks_model, choose, uses_match
 from paceline.policy.counterfactual import ControlWindows
 from paceline.policy.decision_log import DecisionLog
+from paceline.policy.draft_lengths import Choice
+from paceline.policy.held_plan import HeldPlan
 from paceline.policy.interface import PLAIN, RELEASED, DraftChoice, DraftPlan, SequenceView, StepView
 from paceline.policy.learning import Learner, ServedTotals
 from paceline.policy.probing import Prober
@@ -64,6 +67,7 @@ class SpeculationPolicy:
         self._prober = Prober(self.costs, self.acceptance)
         self._learner = Learner(self.costs, self.acceptance, self.control, self._track_of, model)
         self._rule: StepRule | None = None
+        self._held: HeldPlan | None = None
 
     def check(self, route: str | None, speculation: SpeculationParams) -> None:
         """Refuse a request of a route that is not there; see `DraftPolicy.check`."""
@@ -75,17 +79,16 @@ class SpeculationPolicy:
         self._rule = None
         self._of_label.clear()
         self._prober.begin()
-        fixed, wanted = self._sort(view)
-        if not fixed and not wanted:
-            return DraftPlan([RELEASED if one.holds_drafts else PLAIN for one in view.sequences])
-        if wanted:
-            self._states.look_at_memory(view, self._tracks.values(), self.step)
-        num_drafts = sum(one.most for one in wanted.values()) + sum(c.draft_length for c in fixed.values())
-        self._planner.begin(view, len(wanted) + len(fixed), num_drafts, self._model)
-        if self.control.is_open:
+        self._states.look_at_memory(view, self._tracks.values(), self.step)
+        held = self._held
+        if held is None or self.control.is_open or not held.serves(view, self.step, self._versions):
+            held = self._plan_anew(view)
+            self._held = None if held is None else replace(held, is_settled=held.is_like(self._held))
+        if held is None:
             return DraftPlan([PLAIN] * len(view.sequences))
-        outcome = self._choose(view, list(wanted.values()))
-        return self._answer(view, fixed, wanted, outcome)
+        if held.choice is not None and any(held.choice.lengths) and not view.num_prompt_rows:
+            self._consider_control(view, held.choice)
+        return self._answer(view, held)
 
     def on_step(self, record: StepRecord) -> None:
         """Learn from a step."""
@@ -184,46 +187,70 @@ class SpeculationPolicy:
                 wanted[place] = Wanted(one, track, most)
         return fixed, wanted
 
-    def _choose(self, view: StepView, wanted: list[Wanted]) -> Outcome:
-        gain = sum([self._track_of(one.route).settings.weight for one in view.sequences])
-        outcome = choose(self._planner, view, wanted, gain, self.step)
-        self._states.update(outcome, self._tracks, view, self.step)
-        choice = outcome.choice
-        self.speedup = choice.speedup
-        if any(choice.lengths) and not view.num_prompt_rows:
-            self.control.consider(
-                len(view.sequences),
-                choice.plain_seconds,
-                choice.speedup,
-                is_checked=all(one.track.is_checked for one in wanted),
-            )
-        return outcome
+    @property
+    def _versions(self) -> tuple[int, ...]:
+        return self.routes.version, self._states.version, self.acceptance.num_breaks
 
-    def _answer(
-        self, view: StepView, fixed: dict[int, DraftChoice], wanted: dict[int, Wanted], outcome: Outcome
-    ) -> DraftPlan:
+    def _plan_anew(self, view: StepView) -> HeldPlan | None:
+        """Return the plan for this step; none while a control window is open."""
+        fixed, wanted = self._sort(view)
+        outcome = None
+        if fixed or wanted:
+            most = sum(one.most for one in wanted.values()) + sum(c.draft_length for c in fixed.values())
+            self._planner.begin(view, self.step, len(wanted) + len(fixed), most, self._model)
+            if self.control.is_open:
+                return None
+            outcome = self._choose(view, list(wanted.values()))
         choices = [RELEASED if one.holds_drafts else PLAIN for one in view.sequences]
         members: dict[int, Member] = {}
+        paused: list[tuple[int, Wanted]] = []
         for place, choice in fixed.items():
             choices[place] = choice
             members[view.sequences[place].number] = _fixed_member(choice.draft_length)
-        for (place, one), arm, length in zip(wanted.items(), outcome.arms, outcome.lengths, strict=True):
-            number = one.view.number
-            if one.track.is_paused:
-                probe = self._prober.choice(one, self.step)
-                if probe is not None:
-                    choices[place] = probe
-                    if probe.draft_length:
-                        members[number] = _fixed_member(probe.draft_length)
-            elif arm is not None and length:
-                choices[place] = DraftChoice(length, arm.drafter)
-                members[number] = self._member(one, arm, length)
-            else:
-                choices[place] = PLAIN
-        if not members:
-            return DraftPlan(choices)
-        planner = self._planner
-        self._rule = StepRule(members, planner.prices, planner.price, planner.verify, planner.draft)
+        if outcome is not None:
+            for (place, one), arm, length in zip(wanted.items(), outcome.arms, outcome.lengths, strict=True):
+                if one.track.is_paused:
+                    paused.append((place, one))
+                elif arm is not None and length:
+                    choices[place] = DraftChoice(length, arm.drafter)
+                    members[one.view.number] = self._member(one, arm, length)
+                else:
+                    choices[place] = PLAIN
+        return HeldPlan(
+            self.step, self._versions, view.num_prompt_rows, tuple(view.sequences), tuple(choices), members,
+            tuple(paused), None if outcome is None else outcome.choice,
+        )  # fmt: skip
+
+    def _choose(self, view: StepView, wanted: list[Wanted]) -> Outcome:
+        gain = sum([self._track_of(one.route).settings.weight for one in view.sequences])
+        outcome = choose(self._planner, view, wanted, gain)
+        self._states.update(outcome, self._tracks, view, self.step)
+        self.speedup = outcome.choice.speedup
+        return outcome
+
+    def _consider_control(self, view: StepView, choice: Choice) -> None:
+        tracks = [self._track_of(one.route) for one in view.sequences]
+        self.control.consider(
+            len(view.sequences),
+            choice.plain_seconds,
+            choice.speedup,
+            is_checked=all(track.is_checked for track in tracks),
+        )
+
+    def _answer(self, view: StepView, held: HeldPlan) -> DraftPlan:
+        choices, members = held.choices, held.members
+        for place, one in held.paused:
+            probe = self._prober.choice(one._replace(view=view.sequences[place]), self.step)
+            if probe is None:
+                continue
+            if choices is held.choices:
+                choices, members = list(choices), dict(members)
+            choices[place] = probe
+            if probe.draft_length:
+                members[one.view.number] = _fixed_member(probe.draft_length)
+        if members:
+            planner = self._planner
+            self._rule = StepRule(members, planner.prices, planner.price, planner.verify, planner.draft)
         return DraftPlan(choices, self._rule)
 
     def _member(self, one: Wanted, arm: Arm, length: int) -> Member:

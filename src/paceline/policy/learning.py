@@ -124,7 +124,9 @@ class Learner:
                 source = self._model
             if source != SUFFIX:
                 passed_over = {} if rule is None else rule.passed_over
-                self._acceptance.of(track.name, SUFFIX).replay.add(passed_over.get(part.number, []))
+                bins = passed_over.get(part.number, [])
+                was_cut = bool(bins) and len(bins) >= part.draft_length
+                self._acceptance.of(track.name, SUFFIX).replay.add(bins, was_cut=was_cut)
         return source
 
     def _settle_probes(self, record: StepRecord, rule: StepRule | None, prober: Prober) -> None:

@@ -59,9 +59,10 @@ class Borrowed:
     """The latest drafts of all routes from one source, for a route that has few of its own."""
 
     def __init__(self) -> None:
-        self.drafts: deque[list[int]] = deque(
-            ([found] * MAX_LENGTH for found in PRIOR_BINS), maxlen=NUM_BORROWED
+        self.drafts: deque[tuple[list[int], bool]] = deque(
+            (([found] * MAX_LENGTH, False) for found in PRIOR_BINS), maxlen=NUM_BORROWED
         )
+        """Bins, and whether more was not asked for."""
 
 
 class Replay:
@@ -80,6 +81,7 @@ class Replay:
         size = NUM_KEPT + NUM_BORROWED
         self._bins = np.full((size, MAX_LENGTH), UNKNOWN, dtype=np.int64)
         self._lengths = np.zeros(size, dtype=np.int64)
+        self._goes_on = np.zeros(size, dtype=np.bool_)
         self._weights = np.ones(size)
         self._num_breaks = 0
         self._num = 0
@@ -93,16 +95,21 @@ class Replay:
         """Drafts that are there to be replayed."""
         return min(self._num, NUM_KEPT)
 
-    def add(self, bins: list[int]) -> None:
-        """Keep a draft; an empty one is a look-up that found nothing."""
+    def add(self, bins: list[int], *, was_cut: bool = False) -> None:
+        """Keep a draft; an empty one is a look-up that found nothing.
+
+        Args:
+            bins: of its confidences.
+            was_cut: whether it is as long as was asked for, so that a match may have gone on.
+        """
         if self.calibration.num_breaks != self._num_breaks:
             # Drafts from before the traffic changed say little of those to come.
             self._num_breaks = self.calibration.num_breaks
             self._weights *= KEPT_AT_BREAK
         row = NUM_BORROWED + self._num % NUM_KEPT
-        self._put(row, bins)
+        self._put(row, bins, was_cut)
         self._weights[row] = 1.0
-        self._borrowed.drafts.append(bins)
+        self._borrowed.drafts.append((bins, was_cut))
         self._num += 1
         length = min(len(bins), MAX_LENGTH)
         if length > 1:
@@ -129,9 +136,11 @@ class Replay:
             self._next = ((sums + 8 * prior) / (counts + 8)).tolist()
         return self._next
 
-    def _put(self, row: int, bins: list[int]) -> None:
+    def _put(self, row: int, bins: list[int], was_cut: bool) -> None:
         length = min(len(bins), MAX_LENGTH)
         self._lengths[row] = length
+        # What a draft model would have drawn next there always is; a match may be at its end.
+        self._goes_on[row] = length > 0 and (was_cut or self.has_passes)
         if length:
             self._bins[row, :length] = bins[:length]
 
@@ -145,8 +154,8 @@ class Replay:
     def _read(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Return bins [drafts, length] and lengths [drafts], borrowed ones first."""
         if self.num_kept < NUM_KEPT:
-            for row, draft in enumerate(self._borrowed.drafts):
-                self._put(row, draft)
+            for row, (draft, was_cut) in enumerate(self._borrowed.drafts):
+                self._put(row, draft, was_cut)
         end = NUM_BORROWED + self.num_kept
         return self._bins[:end, :length], self._lengths[:end]
 
@@ -156,13 +165,11 @@ class Replay:
         chances: np.ndarray = self.calibration.array[_GROUPS[:length][None, :], bins]
         outside = np.arange(length)[None, :] >= lengths[:, None]
         if outside.any():
-            if self.has_passes:
-                # The rule ended these; what would have come is told by the last token that was drawn.
-                last = bins[np.arange(len(bins)), np.minimum(np.maximum(lengths, 1), length) - 1]
-                filled = np.array(self.next_chances())[last]
-                chances = np.where(outside, filled[:, None], chances)
-            else:
-                chances = np.where(outside, 0.0, chances)
+            # Nobody asked for these; what would have come is told by the last token that was drawn.
+            last = bins[np.arange(len(bins)), np.minimum(np.maximum(lengths, 1), length) - 1]
+            goes_on = self._goes_on[: len(bins)]
+            filled = np.where(goes_on, np.array(self.next_chances())[last], 0.0)
+            chances = np.where(outside, filled[:, None], chances)
         return chances
 
     def profile(self, length: int, weight: float, prices: Prices) -> Profile:

@@ -49,6 +49,8 @@ class RouteTable:
         self._routes = dict(routes)
         self._any_label = any_label
         self.default = default
+        self.version = 0
+        """Grows whenever settings are replaced."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,6 +104,7 @@ class RouteTable:
                 remedy="Name one of them, or add it to the configuration",
             )
         self._routes[name] = settings
+        self.version += 1
 
 
 class RouteOverride(BaseModel):

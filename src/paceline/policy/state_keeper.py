@@ -9,6 +9,7 @@ from paceline.policy import sentences
 from paceline.policy.acceptance import Acceptance
 from paceline.policy.chooser import SHADOW_STEPS, Outcome
 from paceline.policy.decision_log import DecisionLog
+from paceline.policy.held_plan import HELD_STEPS
 from paceline.policy.interface import StepView
 from paceline.policy.routes import RouteSettings, Speculation
 from paceline.policy.situation import describe, main_model, pays_alone
@@ -28,6 +29,8 @@ class StateKeeper:
         self._log = log
         self._memory = MemoryWatch()
         self._rows = self._price = 0.0
+        self.version = 0
+        """Grows whenever a route's state changes."""
 
     def new_track(self, name: str, settings: RouteSettings) -> RouteTrack:
         """Return the track of a route that is met for the first time."""
@@ -55,8 +58,11 @@ class StateKeeper:
             track.speedup = wish.speedup
             if wish.arm is not None:
                 track.source = SUFFIX if wish.arm.drafter == SUFFIX else main_model(track)
-            for _ in range(SHADOW_STEPS if track.is_paused else 1):
+            # A wish stands for all steps since it was asked for last.
+            num_steps = step - track.asked_at_step
+            for _ in range(num_steps if num_steps < SHADOW_STEPS + HELD_STEPS else 1):
                 note_wish(track, wish.would_draft, is_short=wish.is_short)
+            track.asked_at_step = step
             if wants_pause(track, step):
                 self._pause(track, view, step, self._why(track, view))
             elif wants_resume(track, step):
@@ -139,6 +145,7 @@ class StateKeeper:
         numbers_before = {} if track.situation is None else asdict(track.situation)
         track.state, track.reason, track.sentence = state, reason, sentence
         track.situation, track.changed_at_step = now, step
+        self.version += 1
         self._log.add(
             Decision(
                 at=view.now, step=step, route=track.name, kind=EventKind.STATE, before=before,

@@ -73,17 +73,28 @@ class StepPlanner:
         """Whether draft models were left out when that was last looked at."""
         self.prices = Prices(0.0, 0.0)
         self._step = 0
+        self._done_at_step: dict[str, int] = {}
 
-    def begin(self, view: StepView, num_wanted: int, most: int, model: str) -> None:
+    def is_due(self, what: str, every: int) -> bool:
+        """Whether something that is done every so many steps is to be done in this one; if so, it counts as
+        done."""
+        last = self._done_at_step.get(what)
+        if last is not None and 0 <= self._step - last < every:
+            return last == self._step
+        self._done_at_step[what] = self._step
+        return True
+
+    def begin(self, view: StepView, step: int, num_wanted: int, most: int, model: str) -> None:
         """Read this step's costs.
 
         Args:
             view: the step.
+            step: its number.
             num_wanted: sequences that may draft.
             most: drafts that all of them may have together.
             model: the draft model whose passes are counted.
         """
-        self._step += 1
+        self._step = step
         self._arms: dict[tuple[Hashable, ...], list[Arm]] = {}
         self._reading: dict[str, list[float]] = {}
         self.num_sequences = len(view.sequences)

@@ -52,6 +52,8 @@ class RouteTrack:
     changed_at_step: int = -10_000
     wish: float = 1.0
     """Share of the last steps in which drafting was worth it, smoothed."""
+    asked_at_step: int = -10_000
+    """When that was looked at last."""
     shortness: float = 0.0
     """Share in which only the length of its answers spoke against it, smoothed."""
     source: str | None = None

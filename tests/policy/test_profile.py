@@ -1,0 +1,41 @@
+"""What drafts that were kept say of longer ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.policy.acceptance import SourceAcceptance
+from paceline.policy.calibration import Counts, bin_of
+from paceline.policy.profile import NUM_KEPT, Borrowed, Prices, Profile
+
+FREE = Prices(0.0, 0.0)
+LIKELY = bin_of(0.96)
+
+
+def profile_of(source: str, lengths: list[int], *, was_cut: bool) -> Profile:
+    """The profile of eight drafts after so many were kept, each with likely tokens of so many."""
+    known = SourceAcceptance(source, Counts(), Borrowed())
+    for length in lengths * NUM_KEPT:
+        known.replay.add([LIKELY] * length, was_cut=was_cut)
+    return known.replay.profile(8, 1.0, FREE)
+
+
+def test_a_match_that_ended_by_itself_has_nothing_behind_it() -> None:
+    found = profile_of("suffix", [2], was_cut=False)
+    assert found.gain[1] > 0.8
+    assert not found.gain[2:].any() and not found.rows[2:].any()
+
+
+def test_a_match_that_was_asked_for_no_more_goes_on_like_its_last_token() -> None:
+    found = profile_of("suffix", [2], was_cut=True)
+    assert (found.gain > 0.3).all() and (found.rows > 0.99).all()
+
+
+def test_a_look_up_without_a_match_gains_nothing_however_it_was_asked() -> None:
+    found = profile_of("suffix", [0], was_cut=True)
+    assert not found.gain.any() and not found.rows.any()
+
+
+@pytest.mark.parametrize("was_cut", [False, True])
+def test_a_draft_model_could_always_have_gone_on(was_cut: bool) -> None:
+    assert (profile_of("model", [2], was_cut=was_cut).gain > 0.3).all()
