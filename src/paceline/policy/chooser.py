@@ -110,9 +110,7 @@ def judge_length(one: Wanted) -> Length:
     return Length.ENOUGH if so_far >= least or view.holds_drafts else Length.UNKNOWN
 
 
-def _search(
-    planner: StepPlanner, ways: Sequence[Sequence[Arm]], gain: float
-) -> tuple[list[Arm], Choice]:
+def _search(planner: StepPlanner, ways: Sequence[Sequence[Arm]], gain: float) -> tuple[list[Arm], Choice]:
     """Return each sequence's way of drafting, and the best lengths: with draft models, or with look-ups
     alone."""
     best = [arms[0] for arms in ways]

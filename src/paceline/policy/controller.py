@@ -239,15 +239,18 @@ class SpeculationPolicy:
 
     def _answer(self, view: StepView, held: HeldPlan) -> DraftPlan:
         choices, members = held.choices, held.members
+        probes: dict[int, DraftChoice] = {}
         for place, one in held.paused:
             probe = self._prober.choice(one._replace(view=view.sequences[place]), self.step)
-            if probe is None:
-                continue
-            if choices is held.choices:
-                choices, members = list(choices), dict(members)
-            choices[place] = probe
-            if probe.draft_length:
-                members[one.view.number] = _fixed_member(probe.draft_length)
+            if probe is not None:
+                probes[place] = probe
+        if probes:
+            choices = tuple(probes.get(place, choice) for place, choice in enumerate(choices))
+            members = members | {
+                view.sequences[place].number: _fixed_member(probe.draft_length)
+                for place, probe in probes.items()
+                if probe.draft_length
+            }
         if members:
             planner = self._planner
             self._rule = StepRule(members, planner.prices, planner.price, planner.verify, planner.draft)
