@@ -1,6 +1,6 @@
 """What the policy itself takes of a step: planning, the rule in the draft loop, and learning from the record.
 
-    python -m benchmarks.policy_time [--sequences 16] [--routes 4] [--steps 400]
+    python -m benchmarks.policy_time [--sequences 16] [--routes 4] [--steps 400] [--acceptance 0.9]
 
 The engine's part (making views and records) is not in it. Simulated traffic, so that all paths are taken.
 """
@@ -66,12 +66,13 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=16)
     parser.add_argument("--routes", type=int, default=4)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--acceptance", type=float, default=0.9, help="of the first route; each has 0.1 less")
     given = parser.parse_args()
     routes = [
         SimulatedRoute(
             f"route-{i}",
-            AcceptanceProcess(0.9 - 0.1 * i),
-            suffix=AcceptanceProcess(0.8, coverage=0.3),
+            AcceptanceProcess(max(0.01, given.acceptance - 0.1 * i)),
+            suffix=AcceptanceProcess(given.acceptance, coverage=0.3),
             concurrency=given.sequences // given.routes,
             prompt_tokens=16,
             output_tokens=200,
@@ -87,10 +88,11 @@ def main() -> None:
         if step.num_decoding == given.routes * (given.sequences // given.routes)
     ][20:]
     print(f"{len(steps)} steps of {given.sequences} sequences on {given.routes} routes")
-    print("milliseconds, median and 95th percentile")
+    print("milliseconds, median, mean and 95th percentile")
     for name in ("plan", "rule", "learn", "all"):
         values = sorted(1e3 * (sum(s.values()) if name == "all" else s.get(name, 0.0)) for s in steps)
-        print(f"{name:>6}  {statistics.median(values):.3f}  {values[int(0.95 * len(values))]:.3f}")
+        figures = (statistics.median(values), statistics.fmean(values), values[int(0.95 * len(values))])
+        print(f"{name:>6}", *(f"{figure:.3f}" for figure in figures), sep="  ")
 
 
 if __name__ == "__main__":

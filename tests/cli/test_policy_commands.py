@@ -141,7 +141,7 @@ def test_regret_has_a_cell_for_each_route_and_concurrency_and_goes_on_where_it_s
     assert len(kept.read_text().splitlines()) == len(lines)
     assert kept.read_text().splitlines()[:-1] == lines[:-1]
     assert "auto / best fixed" in result.stdout
-    assert "1 requests for each client before each run" in result.stdout
+    assert "1 requests a client before each run" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from paceline.measure.regret import RegretCell, Run, RunFile
     from paceline.records import GenerationResult
 
-WARM_UP_REQUESTS = 2
+WARM_UP_REQUESTS = 1
+MOST_WARM_UP_REQUESTS = 8
 
 
 @click.command(name="regret")
@@ -47,7 +48,8 @@ WARM_UP_REQUESTS = 2
               help="Clients, each with one request at a time.")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True, metavar="N")
 @click.option("--warm-up", type=click.IntRange(min=0), default=WARM_UP_REQUESTS, show_default=True,
-              metavar="N", help="Requests a client before each run, in its own setting.")  # fmt: skip
+              metavar="N",
+              help=f"Requests a client before each run, {MOST_WARM_UP_REQUESTS} at most.")  # fmt: skip
 @click.option("--resume", type=click.Path(path_type=Path), metavar="FILE",
               help="Keep runs here, and go on from those that are there.")  # fmt: skip
 @click.option("--temperature", type=float, default=0.0, show_default="0, greedy", metavar="X")
@@ -64,7 +66,7 @@ def regret(**options: Any) -> None:
     """Compare the policy with every fixed setting, run by run.
 
     \b
-    All settings of a route and concurrency take turns, R times. Before each timed run so many requests of the
+    All settings of a route and concurrency take turns, R times. Before each timed run some requests of the
     same route are answered in the same setting, which is when the policy learns; they do not count.
     """
     if options["plot"] is not None:
@@ -145,7 +147,8 @@ class RegretBench:
         policy = self._engine.policy
         assert isinstance(policy, SpeculationPolicy)
         if self._warm_up:
-            self._loop.run(requests[-self._warm_up * concurrency :], concurrency, mode)
+            num = min(self._warm_up * concurrency, MOST_WARM_UP_REQUESTS)
+            self._loop.run(requests[-num:], min(concurrency, num), mode)
         results, counts = self._loop.run(requests, concurrency, mode)
         cell = LoadCell.of(route, concurrency, mode.label, list(results.values()), counts, None)
         lengths = [(r.usage.prompt_tokens, r.usage.completion_tokens) for r in results.values()]
@@ -212,7 +215,10 @@ def _show(cells: Sequence[RegretCell], runs: Sequence[Run], options: dict[str, A
         [
             ("target", options["target"]),
             ("draft", options["draft"] or "-"),
-            ("warm-up", f"{options['warm_up']} requests for each client before each run, not counted"),
+            (
+                "warm-up",
+                f"{options['warm_up']} requests a client before each run, {MOST_WARM_UP_REQUESTS} at most",
+            ),
             ("auto / off", _figure(over_off) + ", geometric mean over the cells"),
             ("auto / best fixed", _figure(over_best) + ", geometric mean over the cells"),
             ("step time, predicted", "-" if step_error is None else f"{step_error:.1%} off, median"),

@@ -36,16 +36,23 @@ class Prober:
         self._acceptance = acceptance
         self.probed: dict[int, RouteTrack] = {}
         """Sequences that draft for a probe in this step."""
+        self._questions: dict[str, bool] = {}
 
     def begin(self) -> None:
         """Forget the last step's probes."""
         self.probed.clear()
+        self._questions.clear()
 
     def choice(self, one: Wanted, step: int) -> DraftChoice | None:
         """Return what a sequence of a paused route does in this step; none if it has nothing to do with
         probes."""
         track, view = one.track, one.view
-        if not self._is_in_question(track):
+        if track.watcher not in (None, view.number):
+            return None
+        is_in_question = self._questions.get(track.name)
+        if is_in_question is None:
+            is_in_question = self._questions[track.name] = self._is_in_question(track)
+        if not is_in_question:
             return None
         if track.watcher is None and self._can_watch(one):
             track.watcher = view.number

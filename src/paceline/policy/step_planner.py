@@ -20,7 +20,7 @@ SUFFIX, MIXED = "suffix", "mixed"
 CATCH_UP_FREE = 8
 """Missing tokens up to which a draft model's first pass hardly takes longer."""
 PROFILE_STEPS = 8
-"""Steps after which a profile is computed anew, or earlier where prices moved."""
+"""Steps after which a profile is computed anew, or earlier where prices or acceptance moved."""
 PRICE_CHANGE = 0.15
 LEAST_GAIN = 0.02
 """Goodput that drafting must add before it is done, if all sequences draft: estimates are no better than
@@ -230,10 +230,16 @@ class StepPlanner:
         length, weight = track.settings.most_drafts, track.settings.weight
         key = (name, weight, length)
         cached = track.profiles.get(key)
-        if cached is not None and self._step - cached.step < PROFILE_STEPS and self._is_near(cached.prices):
+        breaks = self._acceptance.num_breaks
+        if (
+            cached is not None
+            and self._step - cached.step < PROFILE_STEPS
+            and cached.num_breaks == breaks
+            and self._is_near(cached.prices)
+        ):
             return cached
         profile = self._compute(track, name, length, weight)
-        cached = track.profiles[key] = CachedProfile(profile, self.prices, self._step)
+        cached = track.profiles[key] = CachedProfile(profile, self.prices, self._step, breaks)
         return cached
 
     def _compute(self, track: RouteTrack, name: str, length: int, weight: float) -> Profile:

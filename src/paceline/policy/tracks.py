@@ -36,6 +36,8 @@ class CachedProfile:
     profile: Profile
     prices: Prices
     step: int
+    num_breaks: int
+    """Of acceptance, until then."""
     cuts: dict[int, CutProfile] = field(default_factory=dict)
     """By the most drafts that a sequence may have."""
 
