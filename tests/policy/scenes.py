@@ -44,10 +44,15 @@ def run_fixed(length: int, hardware: SimulatedMachine, *, steps: int = 400, **ro
 
 
 def run_auto(
-    hardware: SimulatedMachine, *, policy: SpeculationPolicy | None = None, steps: int = 400, **route: Any
+    hardware: SimulatedMachine,
+    *,
+    policy: SpeculationPolicy | None = None,
+    steps: int = 400,
+    seed: int = 0,
+    **route: Any,
 ) -> tuple[SimulationResult, SpeculationPolicy]:
     policy = policy or auto()
-    return Simulator(hardware, [SimulatedRoute("r", **route)], policy).run(steps=steps), policy
+    return Simulator(hardware, [SimulatedRoute("r", **route)], policy, seed).run(steps=steps), policy
 
 
 def changes(policy: SpeculationPolicy, route: str | None = None) -> list[Decision]:

@@ -36,8 +36,8 @@ def test_as_good_as_the_best_fixed_length_and_never_worse_than_plain(
     speeds = {
         k: run_fixed(k, machine(), steps=500, **traffic).goodput_between(100) for k in (0, 1, 2, 3, 4, 6)
     }
-    result, _ = run_auto(machine(), steps=800, **traffic)
-    speed = result.goodput_between(300)
+    found = [run_auto(machine(), steps=700, seed=seed, **traffic)[0] for seed in range(3)]
+    speed = float(np.mean([result.goodput_between(300) for result in found]))
     assert speed >= 0.98 * speeds[0]
     assert speed >= 0.95 * max(speeds.values())
 

@@ -67,29 +67,48 @@ class Counts:
 
     def __init__(self) -> None:
         self._num_unfaded = 0
-        self.verified = np.zeros((NUM_GROUPS, NUM_BINS))
-        self.accepted = np.zeros((NUM_GROUPS, NUM_BINS))
+        # Lists: a step adds a few tokens, which takes longer in arrays.
+        self._verified = [0.0] * (NUM_GROUPS * NUM_BINS)
+        self._accepted = [0.0] * (NUM_GROUPS * NUM_BINS)
+        self.total = 0.0
+        """Verified tokens, faded ones in part."""
+        self._total_accepted = 0.0
 
-    def fade(self, num_tokens: int) -> None:
-        """Let old counts weigh less, as so many new ones come; some dozens of them at a time."""
+    def add(self, places: Sequence[int], outcomes: Sequence[bool]) -> None:
+        """Count tokens, and let old counts weigh less, as so many new ones come.
+
+        Args:
+            places: position group x `NUM_BINS` + bin, of each token.
+            outcomes: whether each was accepted.
+        """
+        self._fade(len(places))
+        for place, outcome in zip(places, outcomes, strict=True):
+            self._verified[place] += 1.0
+            if outcome:
+                self._accepted[place] += 1.0
+        self.total += len(places)
+        self._total_accepted += sum(outcomes)
+
+    def _fade(self, num_tokens: int) -> None:
         self._num_unfaded += num_tokens
         if self._num_unfaded < FADE_TOKENS:
             return
         kept = math.exp(-self._num_unfaded / MEMORY)
         self._num_unfaded = 0
-        self.verified *= kept
-        self.accepted *= kept
+        self._verified = [count * kept for count in self._verified]
+        self._accepted = [count * kept for count in self._accepted]
+        self.total *= kept
+        self._total_accepted *= kept
 
-    @property
-    def total(self) -> float:
-        """Verified tokens, faded ones in part."""
-        return float(self.verified.sum())
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (verified, accepted), each [position groups, bins]."""
+        shape = NUM_GROUPS, NUM_BINS
+        return np.array(self._verified).reshape(shape), np.array(self._accepted).reshape(shape)
 
     @property
     def rate(self) -> float | None:
         """Accepted / verified, faded; none before the first."""
-        total = self.total
-        return float(self.accepted.sum()) / total if total > 0.5 else None
+        return self._total_accepted / self.total if self.total > 0.5 else None
 
 
 class Calibration:
@@ -116,12 +135,12 @@ class Calibration:
 
     def refresh(self) -> None:
         """Compute the table of chances anew from all counts."""
-        pool, own = self._pool, self.counts
-        pool_n, pool_h = pool.verified.sum(0), pool.accepted.sum(0)
+        pool_n, pool_h = (counts.sum(0) for counts in self._pool.arrays())
+        verified, accepted = self.counts.arrays()
         by_pool = (pool_h + STRENGTH_OF_CONFIDENCE * MIDDLES) / (pool_n + STRENGTH_OF_CONFIDENCE)
-        n, h = own.verified.sum(0), own.accepted.sum(0)
+        n, h = verified.sum(0), accepted.sum(0)
         by_bin = (h + STRENGTH_OF_POOL * by_pool) / (n + STRENGTH_OF_POOL)
-        by_position = (own.accepted + STRENGTH_OF_BIN * by_bin) / (own.verified + STRENGTH_OF_BIN)
+        by_position = (accepted + STRENGTH_OF_BIN * by_bin) / (verified + STRENGTH_OF_BIN)
         clipped = np.clip(by_position, LEAST_P, MOST_P)
         self._log_odds = np.log(clipped / (1 - clipped))
         self._since_refresh = 0
@@ -167,15 +186,12 @@ class Calibration:
         num = len(outcomes)
         if not num:
             return
+        table = self._table
         groups = [group_of(position) for position in positions]
-        chances = [self._table[g][b] for g, b in zip(groups, bins, strict=True)]
+        chances = [table[g][b] for g, b in zip(groups, bins, strict=True)]
         places = [g * NUM_BINS + b for g, b in zip(groups, bins, strict=True)]
-        verified = np.bincount(places, minlength=NUM_GROUPS * NUM_BINS)
-        accepted = np.bincount(places, outcomes, minlength=NUM_GROUPS * NUM_BINS)
-        for counts in (self.counts, self._pool):
-            counts.fade(num)
-            counts.verified += verified.reshape(NUM_GROUPS, NUM_BINS)
-            counts.accepted += accepted.reshape(NUM_GROUPS, NUM_BINS)
+        self.counts.add(places, outcomes)
+        self._pool.add(places, outcomes)
         self._track(chances, outcomes)
         self._since_refresh += num
         if self._since_refresh >= REFRESH_TOKENS:

@@ -8,11 +8,12 @@ confidence bins and replayed with the calibration and the prices of now."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from paceline.policy.calibration import NUM_GROUPS, POSITION_GROUPS, UNKNOWN, Calibration, group_of
+from paceline.policy.calibration import NUM_GROUPS, POSITION_GROUPS, UNKNOWN, Calibration
 
 NUM_KEPT = 64
 NUM_BORROWED = 8
@@ -20,11 +21,14 @@ NUM_BORROWED = 8
 KEPT_AT_BREAK = 0.05
 """What drafts still count once acceptance has changed at a stroke."""
 MAX_LENGTH = 64
+NEXT_DRAFTS = 8
+"""Drafts after which it is computed anew what follows a token of each bin."""
 PRIOR_CHANCE = 0.6
 PRIOR_BINS = (11, 10, 8, 7, 6, 5, 4, 2)
 """Confidence bins of made-up drafts, one each, that stand in before any draft of any route was seen: as good
 as they must be for everyone to be tried."""
 _GROUPS = np.array([*POSITION_GROUPS, *[NUM_GROUPS - 1] * (MAX_LENGTH - len(POSITION_GROUPS))])
+_GROUPS_BEHIND = _GROUPS[1:].tolist()
 
 
 class Prices(NamedTuple):
@@ -65,6 +69,12 @@ class Borrowed:
         """Bins, and whether more was not asked for."""
 
 
+class _Draft(NamedTuple):
+    bins: list[int]
+    was_cut: bool
+    is_first_after_break: bool
+
+
 class Replay:
     """The latest drafts of one route from one source.
 
@@ -85,8 +95,10 @@ class Replay:
         self._weights = np.ones(size)
         self._num_breaks = 0
         self._num = 0
-        self._next_sum = [0.0] * (UNKNOWN + 1)
-        self._next_count = [0.0] * (UNKNOWN + 1)
+        self._pending: list[_Draft] = []
+        """Kept, but not read yet: most steps only add, and many are read at once in less time."""
+        self._next_sum = np.zeros(UNKNOWN + 1)
+        self._next_count = np.zeros(UNKNOWN + 1)
         self._num_next = 0
         self._next: list[float] | None = None
 
@@ -102,41 +114,55 @@ class Replay:
             bins: of its confidences.
             was_cut: whether it is as long as was asked for, so that a match may have gone on.
         """
-        if self.calibration.num_breaks != self._num_breaks:
-            # Drafts from before the traffic changed say little of those to come.
-            self._num_breaks = self.calibration.num_breaks
-            self._weights *= KEPT_AT_BREAK
-        row = NUM_BORROWED + self._num % NUM_KEPT
-        self._put(row, bins, was_cut)
-        self._weights[row] = 1.0
+        breaks = self.calibration.num_breaks
+        self._pending.append(_Draft(bins, was_cut, breaks != self._num_breaks))
+        self._num_breaks = breaks
         self._borrowed.drafts.append((bins, was_cut))
         self._num += 1
-        length = min(len(bins), MAX_LENGTH)
-        if length > 1:
-            table, before = self.calibration.table, bins[0]
-            for position in range(1, length):
-                found = bins[position]
-                self._next_sum[before] += table[group_of(position)][found]
-                self._next_count[before] += 1.0
-                before = found
-            self._num_next += length - 1
+        if self._num % NEXT_DRAFTS == 0:
+            self._next = None
+        if len(self._pending) >= NUM_KEPT:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Read the drafts that were added since the last time."""
+        if not self._pending:
+            return
+        first = self._num - len(self._pending)
+        for index, draft in enumerate(self._pending, first):
+            if draft.is_first_after_break:
+                # Drafts from before the traffic changed say little of those to come.
+                self._weights *= KEPT_AT_BREAK
+            row = NUM_BORROWED + index % NUM_KEPT
+            self._weights[row] = 1.0
+            self._put(row, draft.bins, draft.was_cut)
+        before = [found for draft in self._pending for found in draft.bins[:MAX_LENGTH][:-1]]
+        if before:
+            behind = [found for draft in self._pending for found in draft.bins[1:MAX_LENGTH]]
+            groups = [
+                group for draft in self._pending for group in _GROUPS_BEHIND[: max(0, len(draft.bins) - 1)]
+            ]
+            chances = self.calibration.array[groups, behind]
+            self._next_sum += np.bincount(before, chances, minlength=UNKNOWN + 1)
+            self._next_count += np.bincount(before, minlength=UNKNOWN + 1)
+            self._num_next += len(before)
             if self._num_next > 4000:
                 self._num_next //= 2
-                self._next_sum = [0.5 * value for value in self._next_sum]
-                self._next_count = [0.5 * value for value in self._next_count]
-        if self._num % 8 == 0:
-            self._next = None
+                self._next_sum *= 0.5
+                self._next_count *= 0.5
+        self._pending.clear()
 
     def next_chances(self) -> list[float]:
         """Return the expected chance of the token behind one of each bin."""
         if self._next is None:
-            sums, counts = np.array(self._next_sum), np.array(self._next_count)
+            self._settle()
+            sums, counts = self._next_sum, self._next_count
             mean = (sums.sum() + 4 * PRIOR_CHANCE) / (counts.sum() + 4)
             prior = 0.5 * self.calibration.array[1] + 0.5 * mean
             self._next = ((sums + 8 * prior) / (counts + 8)).tolist()
         return self._next
 
-    def _put(self, row: int, bins: list[int], was_cut: bool) -> None:
+    def _put(self, row: int, bins: Sequence[int], was_cut: bool) -> None:
         length = min(len(bins), MAX_LENGTH)
         self._lengths[row] = length
         # What a draft model would have drawn next there always is; a match may be at its end.
@@ -146,6 +172,7 @@ class Replay:
 
     def weights(self) -> np.ndarray:
         """Return what each draft counts [drafts], borrowed ones first; together 1."""
+        self._settle()
         weights = self._weights[: NUM_BORROWED + self.num_kept].copy()
         weights[:NUM_BORROWED] *= 1 - self.num_kept / NUM_KEPT
         weights /= weights.sum()
@@ -153,6 +180,7 @@ class Replay:
 
     def _read(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Return bins [drafts, length] and lengths [drafts], borrowed ones first."""
+        self._settle()
         if self.num_kept < NUM_KEPT:
             for row, (draft, was_cut) in enumerate(self._borrowed.drafts):
                 self._put(row, draft, was_cut)
