@@ -140,7 +140,7 @@ def test_short_memory_pauses_the_route_of_less_weight_and_gives_it_back() -> Non
     ]
     result = Simulator(machine(target=cheap, num_blocks=100), traffic, policy).run(seconds=70)
     low = changes(policy, "low")
-    assert {d.after for d in low} == {"paused: memory", "speculating"}
+    assert [d.after for d in low][:2] == ["paused: memory", "speculating"]
     assert low[-1].after == "speculating"
     assert "KV memory is" in low[0].sentence
     assert "KV memory is down to" in low[1].sentence

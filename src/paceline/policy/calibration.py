@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +41,7 @@ STRENGTH_OF_BIN = 20.0
 THETA_PRIOR_VARIANCE = 0.25
 THETA_DRIFT = 0.002
 """Variance that theta gains for each verified token."""
-THETA_WIDE = 0.8
+THETA_WIDE = 2.5
 LEAST_SHIFT = 0.02
 """Changes of theta that are not worth a new table."""
 SHIFT = 2.0
@@ -111,6 +112,14 @@ class Counts:
         return self._total_accepted / self.total if self.total > 0.5 else None
 
 
+class AcceptanceLevel(NamedTuple):
+    """Where acceptance stood at some time: enough to tell whether it has moved since."""
+
+    num_breaks: int
+    theta: float
+    num_observed: int
+
+
 class Calibration:
     """One route's acceptance with one drafter.
 
@@ -126,6 +135,8 @@ class Calibration:
         self._too_low = self._too_high = 0.0
         self.num_breaks = 0
         """Times that acceptance changed at a stroke."""
+        self.num_observed = 0
+        """Verified tokens, none faded."""
         self._since_refresh = 0
         self._theta_of_table = 0.0
         self._log_odds = np.zeros((NUM_GROUPS, NUM_BINS))
@@ -150,6 +161,11 @@ class Calibration:
         self._theta_of_table = self.theta
         self._array = 1.0 / (1.0 + np.exp(-(self._log_odds + self.theta)))
         self._table = self._array.tolist()
+
+    @property
+    def level(self) -> AcceptanceLevel:
+        """Where acceptance stands now."""
+        return AcceptanceLevel(self.num_breaks, self.theta, self.num_observed)
 
     @property
     def is_promising(self) -> bool:
@@ -194,6 +210,7 @@ class Calibration:
         self._pool.add(places, outcomes)
         self._track(chances, outcomes)
         self._since_refresh += num
+        self.num_observed += num
         if self._since_refresh >= REFRESH_TOKENS:
             self.refresh()
         elif abs(self.theta - self._theta_of_table) > LEAST_SHIFT:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from paceline.policy.draft_lengths import Choice
 from paceline.policy.interface import StepView
+from paceline.policy.probing import NEWLY_STARTED
 from paceline.policy.step_planner import MIXED, SUFFIX, Arm, StepPlanner, Wanted
 
 SHADOW_STEPS = 3
@@ -71,12 +72,14 @@ def choose(planner: StepPlanner, view: StepView, wanted: Sequence[Wanted], gain:
             is_short.setdefault(one.track.name, True)
         if length is not Length.ENOUGH:
             continue
-        is_short[one.track.name] = False
         # One that has to read a long text first stands in nobody's way if that is not worth it for itself.
         arms = [arm for arm in planner.arms(one) if not arm.is_too_late]
         if arms:
             able.append(index)
             ways.append(arms)
+        if arms or one.view.num_output_tokens <= NEWLY_STARTED:
+            # Whether the rest of an answer that lost its draft KV is worth it says nothing of the next one.
+            is_short[one.track.name] = False
     chosen, choice = _search(planner, ways, gain)
     wishes = _wishes(wanted, able, chosen, choice, is_short)
     is_paused = [wanted[index].track.is_paused for index in able]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline.policy.acceptance import Acceptance, SourceAcceptance
+from paceline.policy.calibration import AcceptanceLevel
 from paceline.policy.draft_lengths import Candidate, Choice, best_lengths, survival_of
 from paceline.policy.interface import SequenceView, StepView
 from paceline.policy.profile import NOTHING, Prices, Profile, mixed
@@ -19,9 +20,11 @@ from paceline.policy.tracks import CachedProfile, CutProfile, RouteTrack
 SUFFIX, MIXED = "suffix", "mixed"
 CATCH_UP_FREE = 8
 """Missing tokens up to which a draft model's first pass hardly takes longer."""
-PROFILE_STEPS = 8
+PROFILE_STEPS = 24
 """Steps after which a profile is computed anew, or earlier where prices or acceptance moved."""
 PRICE_CHANGE = 0.15
+ACCEPTANCE_CHANGE = 0.1
+"""In log-odds."""
 LEAST_GAIN = 0.02
 """Goodput that drafting must add before it is done, if all sequences draft: estimates are no better than
 that."""
@@ -230,16 +233,17 @@ class StepPlanner:
         length, weight = track.settings.most_drafts, track.settings.weight
         key = (name, weight, length)
         cached = track.profiles.get(key)
-        breaks = self._acceptance.num_breaks
+        sources = (SUFFIX, "model") if name == MIXED else (name,)
+        known = tuple([self.source(track, source).calibration.level for source in sources])
         if (
             cached is not None
             and self._step - cached.step < PROFILE_STEPS
-            and cached.num_breaks == breaks
+            and all(_is_alike(*pair) for pair in zip(known, cached.acceptance, strict=True))
             and self._is_near(cached.prices)
         ):
             return cached
         profile = self._compute(track, name, length, weight)
-        cached = track.profiles[key] = CachedProfile(profile, self.prices, self._step, breaks)
+        cached = track.profiles[key] = CachedProfile(profile, self.prices, self._step, known)
         return cached
 
     def _compute(self, track: RouteTrack, name: str, length: int, weight: float) -> Profile:
@@ -253,6 +257,14 @@ class StepPlanner:
         return abs(prices.row - now.row) <= PRICE_CHANGE * max(prices.row, now.row, 0.02) and abs(
             prices.draft - now.draft
         ) <= PRICE_CHANGE * max(prices.draft, now.draft, 0.02)
+
+
+def _is_alike(now: AcceptanceLevel, then: AcceptanceLevel) -> bool:
+    return (
+        now.num_breaks == then.num_breaks
+        and abs(now.theta - then.theta) <= ACCEPTANCE_CHANGE
+        and now.num_observed <= 2 * then.num_observed + 8
+    )
 
 
 def _row_seconds(table: np.ndarray, rows: float) -> float:

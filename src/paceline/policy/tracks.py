@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline.policy.calibration import AcceptanceLevel
 from paceline.policy.counterfactual import RouteComparison
 from paceline.policy.ledger import Ledger
 from paceline.policy.output_lengths import OutputLengths
@@ -36,8 +37,8 @@ class CachedProfile:
     profile: Profile
     prices: Prices
     step: int
-    num_breaks: int
-    """Of acceptance, until then."""
+    acceptance: tuple[AcceptanceLevel, ...]
+    """Of its sources."""
     cuts: dict[int, CutProfile] = field(default_factory=dict)
     """By the most drafts that a sequence may have."""
 
