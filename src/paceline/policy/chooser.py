@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from paceline.policy.draft_lengths import Choice
 from paceline.policy.interface import StepView
-from paceline.policy.probing import NEWLY_STARTED
 from paceline.policy.step_planner import MIXED, SUFFIX, Arm, StepPlanner, Wanted
 
 SHADOW_STEPS = 3
@@ -77,8 +76,7 @@ def choose(planner: StepPlanner, view: StepView, wanted: Sequence[Wanted], gain:
         if arms:
             able.append(index)
             ways.append(arms)
-        if arms or one.view.num_output_tokens <= NEWLY_STARTED:
-            # Whether the rest of an answer that lost its draft KV is worth it says nothing of the next one.
+        if arms or not _was_worth_it(planner, one):
             is_short[one.track.name] = False
     chosen, choice = _search(planner, ways, gain)
     wishes = _wishes(wanted, able, chosen, choice, is_short)
@@ -98,6 +96,24 @@ def choose(planner: StepPlanner, view: StepView, wanted: Sequence[Wanted], gain:
     for index, arm, count in zip(able, chosen, final.lengths, strict=True):
         lengths[index], arms_of[index] = count, arm
     return Outcome(lengths, arms_of, wishes, choice)
+
+
+def _was_worth_it(planner: StepPlanner, one: Wanted) -> bool:
+    """Whether drafting was worth beginning when the answer began.
+
+    If so, it is not worth it any more for the answer's rest alone, since its draft KV is lost, and that says
+    nothing of the next answer."""
+    view = one.view
+    num_output = view.num_output_tokens
+    at_start = view._replace(
+        num_output_tokens=0,
+        num_context_tokens=view.num_context_tokens - num_output,
+        num_draft_missing=max(1, view.num_context_tokens - num_output),
+        most_drafts=view.most_drafts + num_output,
+    )
+    return any(
+        arm.riding_value > 0 and not arm.is_too_late for arm in planner.arms(one._replace(view=at_start))
+    )
 
 
 def judge_length(one: Wanted) -> Length:

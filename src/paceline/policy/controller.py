@@ -197,10 +197,11 @@ class SpeculationPolicy:
         outcome = None
         if fixed or wanted:
             most = sum(one.most for one in wanted.values()) + sum(c.draft_length for c in fixed.values())
-            self._planner.begin(view, self.step, len(wanted) + len(fixed), most, self._model)
+            gain = sum([self._track_of(one.route).settings.weight for one in view.sequences])
+            self._planner.begin(view, self.step, gain, len(wanted) + len(fixed), most, self._model)
             if self.control.is_open:
                 return None
-            outcome = self._choose(view, list(wanted.values()))
+            outcome = self._choose(view, list(wanted.values()), gain)
         choices = [RELEASED if one.holds_drafts else PLAIN for one in view.sequences]
         members: dict[int, Member] = {}
         paused: list[tuple[int, Wanted]] = []
@@ -221,8 +222,7 @@ class SpeculationPolicy:
             tuple(paused), None if outcome is None else outcome.choice,
         )  # fmt: skip
 
-    def _choose(self, view: StepView, wanted: list[Wanted]) -> Outcome:
-        gain = sum([self._track_of(one.route).settings.weight for one in view.sequences])
+    def _choose(self, view: StepView, wanted: list[Wanted], gain: float) -> Outcome:
         outcome = choose(self._planner, view, wanted, gain)
         self._states.update(outcome, self._tracks, view, self.step)
         self.speedup = outcome.choice.speedup

@@ -71,7 +71,10 @@ class StepPlanner:
     def __init__(self, costs: StepCosts, acceptance: Acceptance) -> None:
         self._costs = costs
         self._acceptance = acceptance
-        self._price = 0.0
+        self._price = self._plain_price = 0.0
+        self._speedup = 1.0
+        """Price of a second / what it is worth without drafts: that lasts where the load does not."""
+        self._row_s: float | None = None
         self.looks_up_alone = False
         """Whether draft models were left out when that was last looked at."""
         self.prices = Prices(0.0, 0.0)
@@ -87,12 +90,13 @@ class StepPlanner:
         self._done_at_step[what] = self._step
         return True
 
-    def begin(self, view: StepView, step: int, num_wanted: int, most: int, model: str) -> None:
+    def begin(self, view: StepView, step: int, gain: float, num_wanted: int, most: int, model: str) -> None:
         """Read this step's costs.
 
         Args:
             view: the step.
             step: its number.
+            gain: weighted tokens of the step without drafts.
             num_wanted: sequences that may draft.
             most: drafts that all of them may have together.
             model: the draft model whose passes are counted.
@@ -114,8 +118,9 @@ class StepPlanner:
         )
         curve = self._costs.draft(model)
         self.draft = curve.table(max(num_wanted, 1) + 2)[: max(num_wanted, 1) + 2]
-        if not self._price:
-            self._price = self.num_sequences / float(self.verify_alone[0])
+        self._plain_price = gain / float(self.verify_alone[0])
+        self._price = self._speedup * self._plain_price
+        if self._row_s is None:
             self._row_s = _row_seconds(self.verify_alone, 0.0)
         last = min(max(num_wanted, 1), len(self.draft) - 1)
         row, share_s = self._price * self._row_s, float(self.draft[last]) / max(num_wanted, 1)
@@ -127,8 +132,9 @@ class StepPlanner:
         """Take over the prices that follow from a step's best lengths."""
         row_s = _row_seconds(self.verify_alone, choice.rows)
         # From the last step alone prices might swing between two answers; their mean settles.
-        self._price += 0.5 * (choice.price - self._price)
-        self._row_s += 0.5 * (row_s - self._row_s)
+        self._speedup += 0.5 * (choice.price / self._plain_price - self._speedup)
+        self._price = self._speedup * self._plain_price
+        self._row_s = row_s if self._row_s is None else self._row_s + 0.5 * (row_s - self._row_s)
 
     @property
     def price(self) -> float:
