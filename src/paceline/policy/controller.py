@@ -6,20 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.config.drafter_names import SUFFIX, models_of, together_first, with_mixed
 from paceline.policy.acceptance import LEAST_OWN, Acceptance
 from paceline.policy.chooser import Outcome, asks_model, choose, uses_match
 from paceline.policy.counterfactual import ControlWindows
 from paceline.policy.decision_log import DecisionLog
 from paceline.policy.interface import PLAIN, RELEASED, DraftChoice, DraftPlan, SequenceView, StepView
 from paceline.policy.learning import Learner, ServedTotals
+from paceline.policy.model_trials import ModelTrials
 from paceline.policy.probing import Prober
 from paceline.policy.reports import RouteReport, report
-from paceline.policy.routes import RouteSettings, RouteTable, Speculation, allowed_drafters
+from paceline.policy.routes import RouteSettings, RouteTable, Speculation
 from paceline.policy.rule import Member, StepRule
+from paceline.policy.several_models import Arm
 from paceline.policy.state_keeper import StateKeeper
 from paceline.policy.states import PauseReason, state_word
 from paceline.policy.step_costs import CalibratedCosts, StepCosts
-from paceline.policy.step_planner import SUFFIX, Arm, StepPlanner, Wanted
+from paceline.policy.step_planner import StepPlanner, Wanted
 from paceline.policy.tracks import RouteTrack
 from paceline.records import GenerationResult, SpeculationParams
 from paceline.step_records import StepRecord
@@ -33,7 +36,7 @@ class SpeculationPolicy:
         costs: calibrated step costs; none begins with a guess.
         log: where decisions go; none keeps them in memory.
         log_path: file of decisions, where no `log` is given.
-        model: the drafter whose forward passes are counted as draft passes.
+        model: what the draft model is called, where there is no more than one.
 
     Deterministic: equal views and records give equal answers. Not thread-safe.
     """
@@ -62,6 +65,7 @@ class SpeculationPolicy:
         self._planner = StepPlanner(self.costs, self.acceptance)
         self._states = StateKeeper(self.costs, self.acceptance, self.log)
         self._prober = Prober(self.costs, self.acceptance)
+        self._trials = ModelTrials(self._prober, self.acceptance)
         self._learner = Learner(self.costs, self.acceptance, self.control, self._track_of, model)
         self._rule: StepRule | None = None
 
@@ -81,7 +85,7 @@ class SpeculationPolicy:
         if wanted:
             self._states.look_at_memory(view, self._tracks.values(), self.step)
         num_drafts = sum(one.most for one in wanted.values()) + sum(c.draft_length for c in fixed.values())
-        self._planner.begin(view, len(wanted) + len(fixed), num_drafts, self._model)
+        self._planner.begin(view, len(wanted) + len(fixed), num_drafts, self._models_in(view))
         if self.control.is_open:
             return DraftPlan([PLAIN] * len(view.sequences))
         outcome = self._choose(view, list(wanted.values()))
@@ -96,19 +100,23 @@ class SpeculationPolicy:
         """Learn from an answer that ended."""
         self._learner.on_finish(result)
 
-    def wants_scored(self, route: str | None) -> bool:
-        """Say whether a route's acceptance is in question: it is paused for it, or has hardly any history."""
+    def wants_scored(self, route: str | None) -> str | None:
+        """Return the draft model that a route knows least, if its acceptance is in question: the route is
+        paused for it, or has hardly any history."""
         track = self._track_of(route)
-        if track.settings.speculation is not Speculation.AUTO:
-            return False
+        models = models_of(track.settings.drafters)
+        if track.settings.speculation is not Speculation.AUTO or not models:
+            return None
+        known = {model: self.acceptance.of(track.name, model).calibration.counts.total for model in models}
+        model = min(models, key=known.__getitem__)
         if track.reason is PauseReason.ACCEPTANCE:
-            return True
-        known = self.acceptance.of(track.name, self._model).calibration.counts.total
-        return known < LEAST_OWN and track.reason is not PauseReason.SHORT_OUTPUTS
+            return model
+        is_in_question = known[model] < LEAST_OWN and track.reason is not PauseReason.SHORT_OUTPUTS
+        return model if is_in_question else None
 
-    def on_scored(self, route: str | None, scored: Sequence[tuple[float, bool]]) -> None:
-        """Learn from text that was scored in idle time."""
-        self.acceptance.of(self._track_of(route).name, self._model).observe_scored(scored)
+    def on_scored(self, route: str | None, model: str, scored: Sequence[tuple[float, bool]]) -> None:
+        """Learn from text that a draft model scored in idle time."""
+        self.acceptance.of(self._track_of(route).name, model).observe_scored(scored)
 
     @property
     def totals(self) -> ServedTotals:
@@ -160,6 +168,11 @@ class SpeculationPolicy:
         if track is None:
             track = self._of_label[label] = self._track(self.routes.resolve(label))
         return track
+
+    def _models_in(self, view: StepView) -> list[str]:
+        """Return the draft models that sequences of a step may ask."""
+        drafters = dict.fromkeys(one.drafters for one in view.sequences)
+        return models_of(name for each in drafters for name in each) or [self._model]
 
     def _sort(self, view: StepView) -> tuple[dict[int, DraftChoice], dict[int, Wanted]]:
         """Return, by place, sequences with a fixed draft length and those that are to be chosen for."""
@@ -215,6 +228,9 @@ class SpeculationPolicy:
                     choices[place] = probe
                     if probe.draft_length:
                         members[number] = _fixed_member(probe.draft_length)
+            elif (trial := self._trials.choice(one, self.step)) is not None:
+                choices[place] = trial
+                members[number] = _fixed_member(trial.draft_length)
             elif arm is not None and length:
                 choices[place] = DraftChoice(length, arm.drafter)
                 members[number] = self._member(one, arm, length)
@@ -223,11 +239,13 @@ class SpeculationPolicy:
         if not members:
             return DraftPlan(choices)
         planner = self._planner
-        self._rule = StepRule(members, planner.prices, planner.price, planner.verify, planner.draft)
+        passes = {model: one.seconds for model, one in planner.passes.items()}
+        first = next(iter(passes.values()))
+        self._rule = StepRule(members, planner.prices, planner.price, planner.verify, first, passes)
         return DraftPlan(choices, self._rule)
 
     def _member(self, one: Wanted, arm: Arm, length: int) -> Member:
-        name = arm.drafter if asks_model(arm) and not uses_match(arm) else self._model
+        name = arm.model or self._model
         return Member(
             weight=one.track.settings.weight,
             most=length,
@@ -247,6 +265,6 @@ def _fixed(one: SequenceView, track: RouteTrack) -> DraftChoice:
     length = asked.draft_length if asked.enabled is True else settings.fixed_length
     length = min(length, one.most_drafts, asked.max_draft_length or 64)
     # All drafters of the route together, if there is one that mixes them.
-    names = (asked.drafter,) if asked.drafter else reversed(allowed_drafters(settings.drafters))
+    names = (asked.drafter,) if asked.drafter else together_first(with_mixed(settings.drafters))
     name = next((name for name in names if name in one.drafters), None)
     return DraftChoice(length, name) if name is not None else PLAIN
