@@ -56,6 +56,17 @@ class SequenceStep:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftPasses:
+    """The forward passes of one draft model in a step."""
+
+    model: str
+    rows: tuple[int, ...]
+    """Of each of them, in their order."""
+    seconds: float
+    """Of the drafters that asked it."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepRecord:
     """One step of the engine, all sequences together."""
 
@@ -81,11 +92,19 @@ class StepRecord:
     num_kv_blocks_used: int
     draft_rows: tuple[int, ...] = ()
     """Rows of each forward pass of draft models, in their order."""
+    draft_passes: tuple[DraftPasses, ...] = ()
+    """The same model by model, where there are several."""
 
     @property
     def num_rows(self) -> int:
         """Rows of the target's forward pass."""
         return sum(sequence.num_rows for sequence in self.sequences)
+
+    def passes_by_model(self, single: str) -> tuple[DraftPasses, ...]:
+        """Return the passes of each draft model; `single` is what the only one is called."""
+        if self.draft_passes or not self.draft_rows:
+            return self.draft_passes
+        return (DraftPasses(single, self.draft_rows, self.draft_s),)
 
     @property
     def duration_s(self) -> float:

@@ -42,6 +42,22 @@ def lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def test_several_draft_models_have_names(folder: Path) -> None:
+    drafts = [f"--draft={name}={folder / file}" for name, file in (("a", "draft.gguf"), ("b", "target.gguf"))]
+    common = ("--target", "TARGET", "--prompt", "the def", "--max-tokens", "12", "--json", "--seed", "1")
+    by_default, named, plain = (
+        lines(generate(folder, *common, *more))[0]
+        for more in (drafts, [*drafts, "--drafter", "model:b"], ["--speculation", "off"])
+    )
+    assert by_default["speculation"]["drafter"] == "model:a"
+    assert named["speculation"]["drafter"] == "model:b"
+    assert named["speculation"]["num_drafted"] > 0
+    assert by_default["token_ids"] == named["token_ids"] == plain["token_ids"]
+    refused = generate(folder, *common, "--draft", "DRAFT", drafts[1])
+    assert refused.exit_code == 2
+    assert "NAME=MODEL" in refused.stderr
+
+
 def test_json_lines_of_a_comparison(folder: Path) -> None:
     result = generate(
         folder, "--target", "TARGET", "--draft", "DRAFT", "--input", "REQUESTS", "--max-tokens", "24",

@@ -79,11 +79,20 @@ def test_flags_alone_make_one_route() -> None:
         ("target: t\nserver: {api_keys: {a: {key: long-enough, route: x}}}", "'default'"),
         ("target: t\nserver: {api_keys: {a: long-enough}}", "mapping"),
         ("target: t\nserver: {api_keys: {a: {key: same-key-here}, b: {key: same-key-here}}}", "in common"),
+        ("target: t\nserver: {admin_tokens: {a: short}}", "8 characters"),
+        ("target: t\nserver: {admin_tokens: {file: long-enough}}", "other than admin and file"),
+        ("target: t\nserver: {admin_token: same-token, admin_tokens: {a: same-token}}", "in common"),
         ("target: t\nroutes: {'a b': {}}", "letters"),
         ("target: t\nroutes: {a: {drafters: [model]}}", "draft model"),
         ("target: t\nspeculation: on\ndrafter: suffix\nroutes: {a: {}}", "beside routes"),
         ("target: t\nserver: {model_name: 'a:b'}", "colon"),
-        ("target: t\ndrafts: {small: s}", "drafts"),
+        ("target: t\ndraft: d\ndrafts: {small: s}", "beside drafts"),
+        ("target: t\ndrafts: {'a b': s}", "underscores"),
+        ("target: t\ndrafts: {small: s}\ndrafter: 'model:smal'", "'model:small'"),
+        (
+            "target: t\ndrafts: {small: s}\nroutes: {a: {drafters: ['model:code']}}",
+            "'model:code' of route 'a'",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
@@ -97,3 +106,24 @@ def test_a_key_that_is_too_short_is_refused_without_being_shown(tmp_path: Path) 
         read(tmp_path, "target: t\nserver: {admin_token: sesame}")
     assert "sesame" not in str(caught.value)
     assert "8" in str(caught.value)
+
+
+def test_several_draft_models_are_named_in_routes(tmp_path: Path) -> None:
+    text = """
+        target: t
+        drafts: {small: s, code: c}
+        routes:
+          all: {}
+          first: {drafters: [suffix, model]}
+          code: {drafters: ["model:code"], speculation: on}
+    """
+    settings = read(tmp_path, text)
+    assert settings.engine.draft_models == {"model:small": "s", "model:code": "c"}
+    assert {name: route.drafters for name, route in settings.engine.routes.items()} == {
+        "all": ("suffix", "model:small", "model:code"),
+        "first": ("suffix", "model:small"),
+        "code": ("model:code",),
+    }
+    assert settings.engine.effective_drafter == "model:small"
+    single = read(tmp_path, "target: t\ndrafts: {small: s}", draft="d")
+    assert single.engine.draft_models == {"model": "d"}, "flags win over the file"

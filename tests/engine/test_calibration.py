@@ -58,20 +58,20 @@ def test_target_and_draft_model_are_measured_with_progress(pair: Pair, tmp_path:
 def test_they_are_kept_by_models_machine_and_threads(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, draft, settings = pair
+    target, drafts, settings = pair
     store = CostStore(tmp_path)
-    first = step_costs(target, draft, settings, store=store)
+    first = step_costs(target, drafts, settings, store=store)
     measured: list[object] = []
     measure = calibration.measure
     monkeypatch.setattr(calibration, "measure", lambda *a: measured.append(a) or measure(*a))
-    assert step_costs(target, draft, settings, store=store) == first
+    assert step_costs(target, drafts, settings, store=store) == first
     assert measured == []
     again = settings.model_copy(update={"calibration": "always"})
-    assert step_costs(target, draft, again, store=store).key == first.key
+    assert step_costs(target, drafts, again, store=store).key == first.key
     assert len(measured) == 2
     monkeypatch.setattr(calibration, "num_threads", lambda: 99)
-    assert step_costs(target, draft, settings, store=store).key != first.key
-    assert step_costs(target, None, settings, store=store).drafts == {}
+    assert step_costs(target, drafts, settings, store=store).key != first.key
+    assert step_costs(target, {}, settings, store=store).drafts == {}
 
 
 def test_an_engine_calibrates_where_its_policy_needs_it(

@@ -95,10 +95,10 @@ class Choosing:
     def on_finish(self, result: GenerationResult) -> None:
         pass
 
-    def wants_scored(self, route: str | None) -> bool:
-        return False
+    def wants_scored(self, route: str | None) -> str | None:
+        return None
 
-    def on_scored(self, route: str | None, scored: Sequence[tuple[float, bool]]) -> None:
+    def on_scored(self, route: str | None, model: str, scored: Sequence[tuple[float, bool]]) -> None:
         raise AssertionError("nothing was wanted")
 
 

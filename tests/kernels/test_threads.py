@@ -73,6 +73,29 @@ def test_a_part_may_have_parts_of_its_own() -> None:
     assert sorted(seen) == [(part, inner) for part in range(20) for inner in range(5)]
 
 
+def test_the_pool_may_be_replaced_while_others_compute() -> None:
+    """As when a second engine is loaded in the process of one that serves."""
+    errors: list[BaseException] = []
+    is_over = threading.Event()
+
+    def compute() -> None:
+        try:
+            while not is_over.is_set():
+                seen: list[int] = []
+                threads.run_parts(seen.append, 20)
+                assert sorted(seen) == list(range(20))
+        except BaseException as error:
+            errors.append(error)
+
+    computing = threading.Thread(target=compute)
+    computing.start()
+    for number in range(1000):
+        threads.set_num_threads(2 + number % 2)
+    is_over.set()
+    computing.join()
+    assert not errors
+
+
 def test_no_threads_is_refused() -> None:
     with pytest.raises(ConfigError, match="0 threads; expected at least 1"):
         threads.set_num_threads(0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from paceline.kernels import _native, threads
+from paceline.kernels import _native, reference, threads
 from paceline.models.interface import SequenceSlice
 from support.sequences import BLOCK_SIZE, AnyDecoder, bits_of, build, fill_with_nan, run, run_on, tokens
 from tests.tiny_models import FAMILY_EXAMPLES
@@ -160,3 +161,28 @@ def test_keys_and_values_have_the_same_bits_however_made(decoder: AnyDecoder, ho
             mate = SequenceSlice(tokens(9, seed=start), 0, [7], 1)
             decoder.forward([mate, SequenceSlice(token_ids[start : start + 32], start, blocks, 0)], kv)
     assert bits_of(kv, blocks) == bits_of(expected, blocks)
+
+
+@pytest.mark.parametrize("family", FAMILY_EXAMPLES)
+def test_what_the_reference_multiplies_begins_at_whole_vectors(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library's sums may follow the address of what it is given, and then two loads of one file differ."""
+    offsets: set[int] = set()
+
+    def watched(multiply: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def call(*operands: torch.Tensor, **out: torch.Tensor) -> torch.Tensor:
+            offsets.update(one.data_ptr() % reference.ALIGNMENT for one in (*operands, *out.values()))
+            return multiply(*operands, **out)
+
+        return call
+
+    path = FAMILY_EXAMPLES[family].write(tmp_path / "model.gguf")
+    decoders = [build(path, "reference") for _ in range(3)]
+    alike = [run(decoder, tokens(290), [7, 100, 101, 105]) for decoder in decoders]
+    assert all(torch.equal(one, alike[0]) for one in alike)
+    for name in ("mm", "bmm"):
+        monkeypatch.setattr(torch, name, watched(getattr(torch, name)))
+    for decoder in decoders:
+        run(decoder, tokens(290), [7, 100, 101, 105])
+    assert offsets == {0}

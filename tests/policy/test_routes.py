@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from paceline.config.drafter_names import with_mixed
 from paceline.errors import ConfigError, InvalidParameterError
 from paceline.policy.routes import (
     MAX_LABELS,
@@ -14,7 +15,6 @@ from paceline.policy.routes import (
     RouteSettings,
     RouteTable,
     Speculation,
-    allowed_drafters,
 )
 from paceline.records import Verification
 
@@ -139,6 +139,6 @@ def test_what_an_override_may_not_be(values: dict[str, Any]) -> None:
 
 
 def test_mixed_goes_with_both_of_its_parts() -> None:
-    assert allowed_drafters(("suffix", "model")) == ("suffix", "model", "mixed")
-    assert allowed_drafters(("model",)) == ("model",)
-    assert allowed_drafters(("mixed",)) == ("mixed",)
+    assert with_mixed(("suffix", "model")) == ("suffix", "model", "mixed")
+    assert with_mixed(("model",)) == ("model",)
+    assert with_mixed(("mixed",)) == ("mixed",)

@@ -73,6 +73,25 @@ def test_a_change_is_in_force_shown_as_such_and_taken_back(admin: httpx.Client) 
     assert words[-2:] == [("admin", "off"), ("admin", "speculating")]
 
 
+def test_the_log_says_who_changed_what(tmp_path: Path, models: dict[str, str]) -> None:
+    tokens = {"alice": "token-of-alice", "ci": "token-of-ci-jobs"}
+    server = {"admin_tokens": tokens}
+    with running(settings_of(write(tmp_path / "named.yaml", models), server=server)) as state:
+        for name, token in tokens.items():
+            http = state.http(headers={"Authorization": f"Bearer {token}"})
+            changed = http.patch("/admin/routes/code", json={"draft_length": 2 + len(name)}).json()
+            assert changed["overlay"]["draft_length"]["by"] == name
+        http.delete("/admin/routes/code/overlay")
+        state.http(headers=ADMIN).patch("/admin/routes/code", json={"speculation": "off"})
+        found = http.get("/admin/routes/code/decisions").json()["decisions"]
+        assert [one["by"] for one in found][-4:] == ["alice", "ci", "ci", "admin"]
+        wrong = state.http(headers={"Authorization": "Bearer token-of-nobody"}).get("/admin/routes")
+        assert wrong.status_code == 401
+    log = (tmp_path / "named.decisions.jsonl").read_text()
+    assert [json.loads(line)["by"] for line in log.splitlines()][-4:] == ["alice", "ci", "ci", "admin"]
+    assert not any(token in log for token in tokens.values())
+
+
 def test_a_switch_reaches_a_stream_that_runs_and_leaves_its_text_alone(
     shared: Running, admin: httpx.Client
 ) -> None:

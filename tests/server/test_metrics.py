@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.running import Running, limits, running, settings_of
+from tests.server.running import TOKEN, Running, limits, running, settings_of
 
 LONG = {"ignore_eos": True, "temperature": 0.0}
 ROUTES = {
@@ -32,6 +32,44 @@ def scrape(http: httpx.Client) -> dict[tuple[str, tuple[tuple[str, str], ...]], 
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
+
+
+def test_several_draft_models_are_told_apart(models: dict[str, str]) -> None:
+    drafts = {"small": models["draft"], "twin": models["target"]}
+    routes = {
+        name: {"speculation": True, "drafters": [f"model:{name}"], "draft_length": 3} for name in drafts
+    }
+    settings = settings_of(
+        target=models["target"], drafts=drafts, **limits(), routes=routes, default_route="twin",
+        draft_weights="file",
+    )  # fmt: skip
+    with running(settings) as state:
+        http = state.http()
+        texts = []
+        for name in drafts:
+            body = {
+                "model": f"tiny:{name}", "prompt": "the def", "max_tokens": 30, "return_speculation": True,
+                **LONG,
+            }  # fmt: skip
+            (choice,) = http.post("/v1/completions", json=body).json()["choices"]
+            assert choice["speculation"]["drafter"] == f"model:{name}"
+            texts.append(choice["text"])
+        assert texts[0] == texts[1]
+        seen = scrape(http)
+        drafted = {
+            dict(labels)["route"]: dict(labels)["drafter"]
+            for (name, labels), value in seen.items()
+            if name == "paceline_drafted_tokens_total" and value
+        }
+        assert drafted == {"small": "model:small", "twin": "model:twin"}
+        infos = {dict(labels)["role"]: dict(labels) for name, labels in seen if name == "paceline_model_info"}
+        assert infos.keys() == {"target", "draft:small", "draft:twin"}
+        assert infos["draft:twin"]["digest"] == infos["target"]["digest"] != infos["draft:small"]["digest"]
+        admin = {"Authorization": f"Bearer {TOKEN}"}
+        changed = http.patch("/admin/routes/small", json={"drafters": ["model"]}, headers=admin).json()
+        assert changed["in_force"]["drafters"] == ["model:small"], "the first one"
+        wrong = http.patch("/admin/routes/small", json={"drafters": ["model:x"]}, headers=admin)
+        assert wrong.status_code == 400
 
 
 def test_counts_are_those_of_the_answers(fresh: Running) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import promql_parser
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -32,6 +36,41 @@ def exposed(server: Running) -> dict[str, set[str]]:
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
+
+
+def expression(query: str) -> str:
+    """Return the PromQL of a query of a Grafana variable or panel, with its variables filled in."""
+    inner = re.fullmatch(r"label_values\((.*), \w+\)", query)
+    return (inner[1] if inner else query).replace("$__rate_interval", "5m").replace("$route", ".*")
+
+
+def selectors(query: str) -> Iterator[Any]:
+    """Yield the series that a query selects; ValueError where it is no PromQL, or types do not fit."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, promql_parser.VectorSelector):
+            found.append(node)
+
+    promql_parser.walk(promql_parser.parse(expression(query)), visit)
+    yield from found
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_every_query_is_promql_over_series_that_are_exposed(server: Running, query: str) -> None:
+    exposed_labels = exposed(server)
+    found = list(selectors(query))
+    assert found
+    for selector in found:
+        labels = exposed_labels[selector.name]
+        asked = {matcher.name for matcher in selector.matchers.matchers}
+        assert not labels or asked <= labels | {"le"}, selector.name
+
+
+def test_a_broken_query_is_noticed() -> None:
+    for broken, word in (("sum by (route (up)", "parenthesis"), ("rate(up)", "expected type matrix")):
+        with pytest.raises(ValueError, match=word):
+            list(selectors(broken))
 
 
 def test_every_metric_that_is_asked_for_is_exposed(server: Running) -> None:
@@ -65,3 +104,8 @@ def test_panels_and_alerts_are_whole() -> None:
     for rule in RULES:
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
         assert set(rule["annotations"]) == {"summary", "description"}
+        assert promql_parser.parse_duration(rule["for"]).total_seconds() > 0
+        text = " ".join(rule["annotations"].values())
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= set(re.findall(r"\w+", rule["expr"]))
+        filled = re.findall(r"\{\{ \$(?:value|labels\.\w+) \}\}", text)
+        assert text.count("{{") == text.count("}}") == len(filled)

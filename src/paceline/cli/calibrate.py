@@ -53,12 +53,12 @@ def calibrate(**options: Any) -> None:
     )
     err = Console(stderr=True)
     with err.status(f"loading {settings.target}" + (f" and {settings.draft}" if settings.draft else "")):
-        target, draft = load_models(settings)
+        target, drafts = load_models(settings)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("measuring step costs", total=1.0)
         costs = step_costs(
-            target, draft, settings,
+            target, drafts, settings,
             lambda share, text: progress.update(task, completed=share, description=f"measuring: {text}"),
         )  # fmt: skip
     _show(costs, options, settings.target, settings.draft)

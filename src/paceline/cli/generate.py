@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from paceline.cli.comparison import Comparison
+from paceline.cli.draft_flags import DRAFTER_HELP, draft_option
 from paceline.cli.generate_output import Printer
 from paceline.cli.generate_settings import (
     engine_settings,
@@ -51,12 +52,8 @@ class PreparedRequest:
 
 @click.command()
 @click.option("--target", required=True, metavar="T", help="Model that answers: preset, file or folder.")
-@click.option("--draft", metavar="D", help="Model that drafts: preset, file or folder.")
-@click.option(
-    "--drafter",
-    type=click.Choice(["model", "suffix", "mixed", "none"]),
-    help="What proposes tokens.  [default: model with --draft, else none]",
-)
+@draft_option
+@click.option("--drafter", metavar="NAME", help=f"{DRAFTER_HELP}  [default: model with --draft, else none]")
 @click.option(
     "--draft-length",
     type=int,
@@ -158,7 +155,7 @@ def generate(**options: Any) -> None:
     modes = modes_of(options, settings)
     settings = without_idle_draft(settings, modes)
     printer = Printer(as_json=options["as_json"], modes=modes, num_answers=len(requests) * sampling.n)
-    with printer.loading(settings.target, settings.draft) as on_progress:
+    with printer.loading((settings.target, *settings.draft_models.values())) as on_progress:
         llm = LLM.from_settings(settings, on_progress)
     with llm:
         prepared = [_prepare(llm, request, sampling) for request in requests]

@@ -33,9 +33,9 @@ class Printer:
         self._progress: Progress | None = None
 
     @contextmanager
-    def loading(self, target: str, draft: str | None) -> Iterator[Callable[[float, str], None]]:
+    def loading(self, models: Sequence[str]) -> Iterator[Callable[[float, str], None]]:
         """Show that models are being loaded, and what is measured of them."""
-        names = target if draft is None else f"{target} and {draft}"
+        names = " and ".join(models)
         with self._err.status(f"loading {names}") as status:
             yield lambda share, text: status.update(f"measuring step costs: {text}, {share:.0%}")
 

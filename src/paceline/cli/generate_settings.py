@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from paceline.cli.draft_flags import draft_settings
 from paceline.cli.input_file import InputRequest, read_requests, read_text
 from paceline.config.engine import EngineSettings
 from paceline.errors import ConfigError
@@ -39,11 +40,11 @@ def engine_settings(options: dict[str, Any]) -> EngineSettings:
         for name in ("draft_length", "context_length", "kv_memory", "threads")
         if options[name] is not None
     }
+    optional |= {name: value for name, value in draft_settings(options["draft"]).items() if value is not None}
     if options["speculation"] == "auto" and "draft_length" in optional:
         optional["max_draft_length"] = optional.pop("draft_length")
     settings = EngineSettings(
         target=options["target"],
-        draft=options["draft"],
         drafter=options["drafter"],
         speculation={"off": False, "auto": "auto"}.get(options["speculation"] or "on", True),
         verification=options["verification"],
@@ -90,10 +91,11 @@ def modes_of(options: dict[str, Any], settings: EngineSettings) -> tuple[str, ..
 
 def without_idle_draft(settings: EngineSettings, modes: tuple[str, ...]) -> EngineSettings:
     """Leave a draft model out that nothing would use, and say so."""
-    if modes[-1] != "off" or settings.effective_drafter not in ("model", "mixed"):
+    if modes[-1] != "off" or not settings.uses_draft_models:
         return settings
-    log.warning("the draft model %s is not loaded: speculation is off", settings.draft)
-    return settings.model_copy(update={"draft": None, "drafter": None})
+    for model in settings.draft_models.values():
+        log.warning("the draft model %s is not loaded: speculation is off", model)
+    return settings.model_copy(update={"draft": None, "drafts": {}, "drafter": None})
 
 
 def sampling_params(options: dict[str, Any]) -> SamplingParams:

@@ -105,7 +105,10 @@ def _administration(url: str | None, config: Path | None) -> Administration:
         server = load_serve_config(config).server
         host = "127.0.0.1" if server.host in ("0.0.0.0", "::") else server.host
         address = f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
-        if token is None and server.admin_token is not None:
+        if token is None and len(server.tokens) == 1:
+            (secret,) = server.tokens.values()
+            token = secret.get_secret_value()
+        elif token is None and server.admin_token is not None:
             token = server.admin_token.get_secret_value()
     if not token:
         raise ConfigError(

@@ -9,12 +9,12 @@ from typing import Any
 import click
 from rich.console import Console
 
+from paceline.cli.draft_flags import DRAFTER_HELP, draft_option, draft_settings
 from paceline.config.file import load_serve_config
 from paceline.errors import ConfigError
 
 ENGINE_FLAGS = (
     "target",
-    "draft",
     "drafter",
     "speculation",
     "draft_length",
@@ -35,10 +35,8 @@ SERVER_FLAGS = ("host", "port", "model_name")
     help="Models, routes, keys, limits.",
 )
 @click.option("--target", metavar="T", help="Model that answers: preset, file or folder.")
-@click.option("--draft", metavar="D", help="Model that drafts: preset, file or folder.")
-@click.option(
-    "--drafter", type=click.Choice(["model", "suffix", "mixed", "none"]), help="What proposes tokens."
-)
+@draft_option
+@click.option("--drafter", metavar="NAME", help=DRAFTER_HELP)
 @click.option(
     "--speculation",
     type=click.Choice(["on", "off", "auto"]),
@@ -67,6 +65,7 @@ def serve(path: Path | None, **options: Any) -> None:
     as far as there is time for it.
     """
     flags: dict[str, Any] = {name: options[name] for name in ENGINE_FLAGS}
+    flags |= draft_settings(options["draft"])
     flags["server"] = {name: options[name] for name in SERVER_FLAGS}
     settings = load_serve_config(path, flags)
     try:  # only here: it brings PyTorch, seconds that errors above do without
@@ -80,7 +79,7 @@ def serve(path: Path | None, **options: Any) -> None:
 
     console = Console(stderr=True)
     engine = settings.engine
-    names = engine.target if engine.draft is None else f"{engine.target} and {engine.draft}"
+    names = " and ".join((engine.target, *engine.draft_models.values()))
     with console.status(f"loading {names}") as status:
         loaded = load(
             settings,

@@ -11,6 +11,17 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from paceline.config.drafter_names import (
+    DRAFT_NAME,
+    MIXED,
+    MODEL,
+    SUFFIX,
+    is_mixed,
+    model_named,
+    model_of,
+    resolved,
+    with_mixed,
+)
 from paceline.config.routes import RouteSettings
 from paceline.errors import ConfigError
 from paceline.records import AnswerSharing, SpeculationParams, Verification
@@ -35,9 +46,13 @@ class EngineSettings(BaseModel):
     """Preset name, GGUF or safetensors file, or folder of the model whose output counts."""
     draft: str | None = Field(None, min_length=1)
     """The same, of the model that proposes."""
-    drafter: Literal["model", "suffix", "mixed", "none"] | None = None
-    """What proposes tokens; not given, it is the draft model if there is one, else nothing. `mixed` takes
-    what followed a long match in the text or in earlier answers, and asks the draft model elsewhere."""
+    drafts: Mapping[str, str] = Field(default_factory=dict)
+    """The same, of several models by names of their own, instead of `draft`: {small: ..., code: ...}.
+    Drafters are then called `model:small` and `mixed:small`; `model` alone is the first."""
+    drafter: str | None = None
+    """What proposes tokens: `model`, `suffix`, `mixed` or `none`; not given, it is the draft model if there
+    is one, else nothing. `mixed` takes what followed a long match in the text or in earlier answers, and asks
+    the draft model elsewhere."""
     answer_store_tokens: int = Field(65_536, ge=0)
     """Tokens of earlier answers, for each tenant and route, that `suffix` and `mixed` draft from; 0: none."""
     answer_sharing: AnswerSharing = AnswerSharing.TENANT_AND_ROUTE
@@ -125,6 +140,13 @@ class EngineSettings(BaseModel):
             for name, one in value.items()
         }
 
+    @field_validator("drafts", mode="before")
+    @classmethod
+    def _drafts_by_name(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not all(DRAFT_NAME.fullmatch(str(name)) for name in value):
+            raise ValueError("names of letters, digits, dots, dashes and underscores, each with its model")
+        return {str(name): str(model) for name, model in value.items()}
+
     @field_validator("answer_store_tokens")
     @classmethod
     def _no_tiny_store(cls, value: int) -> int:
@@ -133,13 +155,37 @@ class EngineSettings(BaseModel):
         return value
 
     @model_validator(mode="after")
+    def _one_way_to_name_drafts(self) -> Self:
+        if self.draft is not None and self.drafts:
+            raise ConfigError(
+                given=f"draft = {self.draft!r} beside drafts = {dict(self.drafts)}",
+                expected="one of them",
+                remedy="Give the single one a name among drafts too, or leave it out",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _drafter_has_its_model(self) -> Self:
-        if self.drafter in ("model", "mixed") and self.draft is None:
+        if self.drafter in (MODEL, MIXED) and not self.draft_models:
             raise ConfigError(
                 given=f"drafter {self.drafter!r} without a draft model",
                 expected="a draft model beside it",
                 remedy="Name one with draft (--draft), or take the drafter 'suffix'",
             )
+        known = (*with_mixed((SUFFIX, *self.draft_models)), "none")
+        if self.drafter is not None and resolved(self.drafter, known) not in known:
+            raise ConfigError(
+                given=f"drafter = {self.drafter!r}",
+                expected="one of " + ", ".join(map(repr, known)),
+                remedy="Name one of these",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _routes_name_drafters_in_full(self) -> Self:
+        models = tuple(self.draft_models)
+        # The one change that a frozen object sees, before anybody else does.
+        object.__setattr__(self, "routes", {name: route.among(models) for name, route in self.routes.items()})
         return self
 
     @model_validator(mode="after")
@@ -169,26 +215,49 @@ class EngineSettings(BaseModel):
         return self.speculation == "auto" or bool(self.routes)
 
     @property
+    def draft_models(self) -> Mapping[str, str]:
+        """The draft models there are, by what their drafters are called."""
+        if self.draft is not None:
+            return {MODEL: self.draft}
+        return {model_named(name): model for name, model in self.drafts.items()}
+
+    @property
+    def uses_draft_models(self) -> bool:
+        """Whether draft models are to be loaded: there are some, and the drafter needs one."""
+        return self.effective_drafter not in (None, SUFFIX)
+
+    @property
     def open_route(self) -> RouteSettings:
         """What holds for every request where no routes are configured and the policy chooses."""
-        names = {"suffix": ("suffix",), "model": ("model",)}.get(self.drafter or "", ("suffix", "model"))
-        return RouteSettings(
-            drafters=names, max_draft_length=self.max_draft_length, verification=self.verification
-        )
+        values: dict[str, Any] = {
+            "max_draft_length": self.max_draft_length, "verification": self.verification
+        }  # fmt: skip
+        return RouteSettings(**values, **self.drafters_said).among(tuple(self.draft_models))
+
+    @property
+    def drafters_said(self) -> Mapping[str, tuple[str, ...]]:
+        """The key `drafters` of a route that has what `drafter` says; nothing where that leaves it open."""
+        drafter = self.effective_drafter
+        if self.drafter in (None, "none") or drafter is None:
+            return {}
+        model = model_of(drafter) or SUFFIX
+        return {"drafters": (SUFFIX, model) if is_mixed(drafter) else (model,)}
 
     @property
     def effective_drafter(self) -> str | None:
         """The drafter that requests use unless they name another; None if there is none."""
+        models = tuple(self.draft_models)
         if self.drafter is None:
-            return "model" if self.draft is not None else None
-        return None if self.drafter == "none" else self.drafter
+            return models[0] if models else None
+        return None if self.drafter == "none" else resolved(self.drafter, with_mixed((SUFFIX, *models)))
 
     @property
     def speculation_params(self) -> SpeculationParams:
         """The defaults of a request."""
         drafter = self.effective_drafter
         if self.speculation == "auto" and self.drafter != "none":
-            return SpeculationParams(enabled="auto", drafter=self.drafter, verification=self.verification)
+            named = None if self.drafter is None else drafter
+            return SpeculationParams(enabled="auto", drafter=named, verification=self.verification)
         return SpeculationParams(
             enabled=self.speculation and drafter is not None,
             drafter=drafter,

@@ -72,7 +72,11 @@ def _values(
     for name, text in sorted(source.items()):
         if name.startswith(KEY_PREFIX):
             _put(values, name, _parse(text, name))
-    values.update({name: value for name, value in (flags or {}).items() if value is not None})
+    said = {name: value for name, value in (flags or {}).items() if value is not None}
+    for name, other in (("draft", "drafts"), ("drafts", "draft")):
+        if name in said:
+            values.pop(other, None)
+    values.update(said)
     return values
 
 

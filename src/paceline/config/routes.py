@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from paceline.config.drafter_names import SUFFIX, resolved, with_mixed
 from paceline.errors import ConfigError
 from paceline.records import Verification
 
@@ -34,7 +35,9 @@ class RouteSettings(BaseModel):
     speculation: Speculation = Speculation.AUTO
     """`auto` speculates where it pays, `on` always with the route's draft length, `off` never."""
     drafters: tuple[str, ...] = ("suffix", "model")
-    """Names of the drafters that may propose; `auto` picks among them, `on` takes all of them together."""
+    """Names of the drafters that may propose; `auto` picks among them, `on` takes all of them together, of
+    several draft models the first. Of several, `model` alone is the first of the configuration, and where
+    nothing is said, all of them may."""
     max_draft_length: int | None = Field(None, ge=1, le=64)
     """Most drafts for one sequence in one step; 8 where nothing is said."""
     draft_length: int | None = Field(None, ge=1, le=64)
@@ -109,6 +112,20 @@ class RouteSettings(BaseModel):
     def fixed_length(self) -> int:
         """k where speculation is on."""
         return self.draft_length or min(DEFAULT_DRAFT_LENGTH, self.most_drafts)
+
+    def among(self, models: Sequence[str]) -> RouteSettings:
+        """Return the settings with drafters called by their full names.
+
+        Args:
+            models: what the draft models there are called, in the order of the configuration.
+        """
+        if all(model == "model" for model in models):
+            return self
+        if "drafters" not in self.model_fields_set:
+            return self.model_copy(update={"drafters": (SUFFIX, *models)})
+        known = with_mixed((SUFFIX, *models))
+        names = tuple(dict.fromkeys(resolved(name, known) for name in self.drafters))
+        return self if names == self.drafters else self.model_copy(update={"drafters": names})
 
     def changed(self, values: Mapping[str, Any]) -> RouteSettings:
         """Return the settings with some of them replaced.

@@ -11,12 +11,17 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
+from paceline.config.drafter_names import SUFFIX, with_mixed
 from paceline.config.engine import EngineSettings, parse_bytes
 from paceline.config.routes import RouteSettings, Speculation
 from paceline.errors import ConfigError
 
 ROUTE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 DEFAULT_ROUTE = "default"
+ADMIN = "admin"
+"""Who changes a route with the one `admin_token`, as the decision log has it."""
+RESERVED = (ADMIN, "file")
+"""Names of those who change routes without a name of their own."""
 ROUTE_KEYS = ("speculation", "draft_length", "max_draft_length", "verification")
 """Settings of an engine that speak for all requests, where there are no routes to do it."""
 
@@ -74,8 +79,10 @@ class ServerSettings(_Section):
     model_name: str | None = Field(None, min_length=1)
     """Name that clients use for the target; not given, the preset's name or the name of the file."""
     admin_token: SecretStr | None = Field(None, min_length=8)
-    """What administration asks for, as `Authorization: Bearer TOKEN`; without it there is no
-    administration."""
+    """What administration asks for, as `Authorization: Bearer TOKEN`; without any token there is no
+    administration. Changes made with it are by "admin"."""
+    admin_tokens: Mapping[str, SecretStr] = Field(default_factory=dict)
+    """Further tokens by name; changes made with one are by that name, in the decision log too."""
     admin_remote: bool = False
     """Whether administration may come from other machines; else from this one only."""
     api_keys: Mapping[str, ApiKey] = Field(default_factory=dict)
@@ -98,6 +105,22 @@ class ServerSettings(_Section):
     @classmethod
     def _size_in_words(cls, value: Any) -> Any:
         return parse_bytes(value) if isinstance(value, str) else value
+
+    @field_validator("admin_tokens")
+    @classmethod
+    def _tokens_fit(cls, value: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+        for name, token in value.items():
+            if ROUTE_NAME.fullmatch(name) is None or name in RESERVED or len(token.get_secret_value()) < 8:
+                raise ValueError(
+                    f"tokens of 8 characters and more, with names other than {' and '.join(RESERVED)}"
+                )
+        return value
+
+    @property
+    def tokens(self) -> Mapping[str, SecretStr]:
+        """All tokens of administrators, by name."""
+        own = {} if self.admin_token is None else {ADMIN: self.admin_token}
+        return {**own, **self.admin_tokens}
 
     @field_validator("model_name")
     @classmethod
@@ -160,8 +183,7 @@ class ServeSettings:
 
     def _check_keys(self) -> None:
         secrets = [key.key.get_secret_value() for key in self.server.api_keys.values()]
-        if self.server.admin_token is not None:
-            secrets.append(self.server.admin_token.get_secret_value())
+        secrets += [token.get_secret_value() for token in self.server.tokens.values()]
         if len(set(secrets)) < len(secrets):
             raise ConfigError(
                 given="a key that two callers, or a caller and the administration, have in common",
@@ -220,14 +242,13 @@ def check_route(name: str, route: RouteSettings, engine: EngineSettings) -> None
         raise ConfigError(
             given=f"drafter {missing[0]!r} of route {name!r}",
             expected="one of " + ", ".join(loaded),
-            remedy="Name one of these, or give a draft model with draft",
+            remedy="Name one of these, or give a draft model with draft or drafts",
         )
 
 
 def drafters_of(engine: EngineSettings) -> tuple[str, ...]:
     """Return the names of the drafters that an engine has."""
-    has_model = engine.draft is not None and engine.effective_drafter in ("model", "mixed")
-    return ("suffix", "model", "mixed") if has_model else ("suffix",)
+    return with_mixed((SUFFIX, *(engine.draft_models if engine.uses_draft_models else ())))
 
 
 def _with_routes(engine: EngineSettings) -> EngineSettings:
@@ -243,9 +264,8 @@ def _with_routes(engine: EngineSettings) -> EngineSettings:
         return engine
     values = {key: getattr(engine, key) for key in said if key != "speculation"}
     speculation = engine.speculation if "speculation" in said else Speculation.AUTO
-    if engine.drafter in ("suffix", "model"):
-        values["drafters"] = (engine.drafter,)
-    route = RouteSettings(speculation=speculation, **values)
+    values.update(engine.drafters_said)
+    route = RouteSettings(speculation=speculation, **values).among(tuple(engine.draft_models))
     return engine.model_copy(update={"routes": {DEFAULT_ROUTE: route}, "default_route": DEFAULT_ROUTE})
 
 
@@ -282,7 +302,7 @@ def _explain(error: ValidationError, section: type[_Section]) -> ConfigError:
             expected="one of " + ", ".join(section.model_fields),
             remedy=_nearest(name, section.model_fields),
         )
-    is_secret = name.split(".")[-1] in ("key", "admin_token")
+    is_secret = name.split(".")[0] == "admin_tokens" or name.split(".")[-1] in ("key", "admin_token")
     return ConfigError(
         given=f"{name} of {where}"
         + ("" if is_secret or first["type"] == "missing" else f" = {first['input']!r:.80}"),

@@ -26,13 +26,17 @@ class MixedDrafter:
     Args:
         suffix: its matches of `min_match_length` tokens and more are taken.
         model: proposes for the rest, all in one batch.
+        name: what it is called.
     """
 
-    name = "mixed"
-
     def __init__(
-        self, suffix: SuffixDrafter, model: Drafter, min_match_length: int = MIN_MATCH_LENGTH
+        self,
+        suffix: SuffixDrafter,
+        model: Drafter,
+        min_match_length: int = MIN_MATCH_LENGTH,
+        name: str = "mixed",
     ) -> None:
+        self.name = name
         self._suffix = suffix
         self._model = model
         self.min_match_length = min_match_length

@@ -42,9 +42,8 @@ class ModelDrafter:
         end_token_ids: tokens after which drafting on is pointless.
         prefill_chunk: most rows of a forward pass over a prompt.
         reload: loads the model's weights again, to the same bits; without it they cannot be unloaded.
+        name: what it is called.
     """
-
-    name = "model"
 
     def __init__(
         self,
@@ -54,7 +53,9 @@ class ModelDrafter:
         end_token_ids: frozenset[int] = frozenset(),
         prefill_chunk: int = PREFILL_CHUNK,
         reload: Callable[[], CausalModel] | None = None,
+        name: str = "model",
     ) -> None:
+        self.name = name
         self._model: CausalModel | None = model
         self._memory = memory
         self._end_token_ids = end_token_ids
@@ -192,7 +193,7 @@ class ModelDrafter:
             logits = self._forward([self._pending(request, draft) for request, draft in drafting] + chunks)
             for row, (request, draft) in zip(logits, drafting, strict=True):
                 self._extend(request, draft, row)
-            drafting = worthwhile([one for one in drafting if self._goes_on(*one)])
+            drafting = worthwhile([one for one in drafting if self._goes_on(*one)], self.name)
             chunks = []
         proposed = {id(request): self._proposal(request, draft) for request, draft in active}
         return [proposed.get(id(request), DraftProposal()) for request in requests]

@@ -40,10 +40,14 @@ class ModelDraft:
         self.is_exhausted = False
 
 
-def worthwhile(drafting: list[tuple[DraftRequest, ModelDraft]]) -> list[tuple[DraftRequest, ModelDraft]]:
-    """Return those whose next token is worth its cost, all of them where there is no rule."""
+def worthwhile(
+    drafting: list[tuple[DraftRequest, ModelDraft]], model: str
+) -> list[tuple[DraftRequest, ModelDraft]]:
+    """Return those whose next token is worth its cost, by the draft model of that name; all of them where
+    there is no rule."""
     rule = drafting[0][0].rule if drafting else None
     if rule is None:
         return drafting
-    goes_on = rule.going_on([(request.sequence_id, draft.confidences[-1]) for request, draft in drafting])
+    drawn = [(request.sequence_id, draft.confidences[-1]) for request, draft in drafting]
+    goes_on = rule.going_on(drawn, model)
     return [one for one, goes in zip(drafting, goes_on, strict=True) if goes]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.config.drafter_names import MODEL, role_of
 from paceline.config.engine import EngineSettings
 from paceline.config.paths import cache_dir
 from paceline.kernels.native import native
@@ -43,40 +45,50 @@ Progress = Callable[[float, str], None]
 
 def step_costs(
     target: LoadedModel,
-    draft: LoadedModel | None,
+    drafts: Mapping[str, LoadedModel],
     settings: EngineSettings,
     on_progress: Progress = lambda share, text: None,
     store: CostStore | None = None,
 ) -> CalibratedCosts:
-    """Return the step costs of a pair of models on this machine, from an earlier start if there was one.
+    """Return the step costs of these models on this machine, from an earlier start if there was one.
 
     Args:
-        target, draft: as they are loaded; none has no draft model.
+        target: as it is loaded.
+        drafts: the draft models, as they are loaded, by what their drafters are called.
         settings: `calibration` says whether to measure anew ("always"), and what else makes a difference.
         on_progress: told while it measures.
         store: where they are kept; the cache folder unless given.
     """
     store = store or CostStore(cache_dir() / "step-costs")
-    description = describe(target, draft, settings)
+    description = describe(target, drafts, settings)
     key = cost_key(description)
     if settings.calibration == "auto" and (found := store.load(key)) is not None:
         return found
     target_curve = measure(target.model, ROWS, MOST_SECONDS, lambda share: on_progress(0.8 * share, "target"))
-    drafts = {}
-    if draft is not None:
-        curve = measure(draft.model, DRAFT_ROWS, MOST_DRAFT_SECONDS,
-                        lambda share: on_progress(0.8 + 0.2 * share, "draft model"))  # fmt: skip
-        drafts["model"] = _with_drawing(curve, _drawing_s(draft))
-    costs = CalibratedCosts(target_curve, drafts, key, description)
+    curves = {}
+    for place, (name, draft) in enumerate(drafts.items()):
+        progress = functools.partial(_report, on_progress, place, len(drafts))
+        curve = measure(draft.model, DRAFT_ROWS, MOST_DRAFT_SECONDS, progress)
+        curves[name] = _with_drawing(curve, _drawing_s(draft))
+    costs = CalibratedCosts(target_curve, curves, key, description)
     store.save(costs)
     return costs
 
 
-def describe(target: LoadedModel, draft: LoadedModel | None, settings: EngineSettings) -> dict[str, str]:
+def _report(on_progress: Progress, place: int, count: int, share: float) -> None:
+    on_progress(0.8 + 0.2 * (place + share) / count, "draft model")
+
+
+def describe(
+    target: LoadedModel, drafts: Mapping[str, LoadedModel], settings: EngineSettings
+) -> dict[str, str]:
     """Return in words all that step costs depend on: models, machine, threads and how weights are held."""
+    single = drafts.get(MODEL)
+    named = {role_of(name): file_digest(one.path) for name, one in drafts.items() if single is None}
     return {
         "target": file_digest(target.path),
-        "draft": "" if draft is None else file_digest(draft.path),
+        "draft": "" if single is None else file_digest(single.path),
+        **named,
         "machine": f"{_cpu_name()}, {platform.machine()}",
         "threads": str(num_threads()),
         "device": settings.device,

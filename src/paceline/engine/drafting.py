@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from paceline.config.drafter_names import is_mixed, model_of
 from paceline.drafters.interface import Drafter, HoldsMemory, ScoresText
 from paceline.engine import step as stages
 from paceline.engine.scheduler import PlannedSequence, Scheduler
-from paceline.engine.scoring import MODEL
 from paceline.engine.sequence import Sequence as EngineSequence
 from paceline.models.kv_memory import KVMemory
 from paceline.policy.interface import (
@@ -21,10 +21,9 @@ from paceline.policy.interface import (
     StepView,
 )
 from paceline.records import Verification
+from paceline.step_records import DraftPasses
 
 log = logging.getLogger(__name__)
-
-MIXED = "mixed"
 
 
 class Drafting:
@@ -41,9 +40,12 @@ class Drafting:
         self._drafters = drafters
         self._holders = {name: d for name, d in drafters.items() if isinstance(d, HoldsMemory)}
         self._memory = memory
+        self._scores_text = any(isinstance(holder, ScoresText) for holder in self._holders.values())
         self._choices: dict[int, DraftChoice] = {}
         self.rule: DraftRule | None = None
         """Ends drafts early, in the step at hand."""
+        self.has_several = len(self._holders) > 1
+        """Whether there are several draft models; a sequence is read by one of them at most."""
 
     @property
     def is_adaptive(self) -> bool:
@@ -85,8 +87,9 @@ class Drafting:
             if choice.draft_length and choice.drafter is not None:
                 sequence.used_drafters.add(choice.drafter)
             if not choice.keeps_drafts:
-                for holder in self._holders:
-                    stages.release(self._drafters[holder], sequence.number)
+                self._release(sequence, except_of=None)
+            elif self.has_several and choice.drafter is not None and model_of(choice.drafter) is not None:
+                self._release(sequence, except_of=model_of(choice.drafter))
 
     def length(self, sequence: EngineSequence) -> int:
         """Return the draft length of a sequence in this step."""
@@ -105,29 +108,35 @@ class Drafting:
         speculation = sequence.request.speculation
         if speculation.is_adaptive:
             used = sequence.used_drafters
-            names = {MIXED} if MIXED in used else used
-            return [self._drafters[name] for name in sorted(names)]
+            # What mixes lets its parts learn; one of them, lest the suffix drafter hear it twice.
+            mixes = sorted(filter(is_mixed, used))[:1]
+            return [self._drafters[name] for name in mixes or sorted(used)]
         name = speculation.drafter
         is_usable = bool(speculation.enabled and name and speculation.draft_length)
         if not is_usable or sequence.fallback is not None or name not in self._loaded():
             return []
         return [self._drafters[name]]
 
-    def take_pass_rows(self) -> tuple[int, ...]:
-        """Return the rows of each forward pass of draft models since the last call."""
-        return tuple(rows for holder in self._holders.values() for rows in holder.take_pass_rows())
+    def take_passes(self, seconds: Mapping[str, float]) -> tuple[DraftPasses, ...]:
+        """Return the forward passes of each draft model since the last call, with the seconds that it
+        took."""
+        rows = {name: tuple(holder.take_pass_rows()) for name, holder in self._holders.items()}
+        return tuple(DraftPasses(name, each, seconds.get(name, 0.0)) for name, each in rows.items() if each)
+
+    def _release(self, sequence: EngineSequence, except_of: str | None) -> None:
+        for name, holder in self._holders.items():
+            if name != except_of and (except_of is None or holder.num_cached_tokens(sequence.number)):
+                stages.release(self._drafters[name], sequence.number)
 
     def _loaded(self) -> tuple[str, ...]:
         missing = {name for name, holder in self._holders.items() if not holder.is_loaded}
-        if MODEL in missing:
-            missing.add(MIXED)
-        return tuple(name for name in self._drafters if name not in missing)
+        return tuple(name for name in self._drafters if name not in missing and model_of(name) not in missing)
 
     def _view(self, sequence: EngineSequence, loaded: tuple[str, ...]) -> SequenceView:
         num_tokens = len(sequence.token_ids)
-        num_held = max(
-            (holder.num_cached_tokens(sequence.number) for holder in self._holders.values()), default=0
-        )
+        held = {name: holder.num_cached_tokens(sequence.number) for name, holder in self._holders.items()}
+        held_by = max(held, key=held.__getitem__, default=None)
+        num_held = held[held_by] if held_by is not None else 0
         return SequenceView(
             number=sequence.number,
             route=sequence.request.route,
@@ -139,12 +148,13 @@ class Drafting:
             num_draft_missing=max(1, num_tokens - num_held),
             holds_drafts=num_held > 0,
             can_score=self._can_score(sequence),
+            held_by=held_by if num_held and self.has_several else None,
         )
 
     def _can_score(self, sequence: EngineSequence) -> bool:
         """Whether what a draft model would have drawn can be told afterwards: under coupled verification."""
         return (
-            isinstance(self._drafters.get(MODEL), ScoresText)
+            self._scores_text
             and sequence.request.speculation.verification is Verification.COUPLED
             and sequence.sampling.grammar is None
         )

@@ -238,7 +238,7 @@ class Engine:
         chunks = self._emit(plan)
         trace.mark()
         self.totals.add(trace.marks[-1] - trace.marks[0], trace.seconds(DRAFT), trace.seconds(VERIFY))
-        trace.tell(self.observers, self, drafts, self._drafting.take_pass_rows(), chunks)
+        trace.tell(self.observers, self, drafts, self._drafting.take_passes(drafts.seconds), chunks)
         return chunks
 
     def work_idle(self) -> bool:
@@ -252,7 +252,8 @@ class Engine:
 
     def _draft(self, plan: StepPlan) -> stages.Drafts:
         scoring = self._drafting.scoring(plan.planned)
-        drafts = stages.draft(plan.drafting, self._drafters, self._drafting.rule, scoring)
+        clock = self._clock if self._drafting.has_several else None
+        drafts = stages.draft(plan.drafting, self._drafters, self._drafting.rule, scoring, clock)
         for part in plan.drafting:
             part.sequence.fallback = drafts.faults.get(part.sequence.number)
         return drafts

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from paceline.drafters.interface import Drafter, HoldsMemory, ScoreRequest, ScoresText
 from paceline.engine import step as stages
-from paceline.engine.scoring import MODEL
 from paceline.engine.sequence import Sequence
 from paceline.policy.interface import DraftPolicy
 from paceline.records import Verification
@@ -34,6 +33,8 @@ class _Text:
     num_prompt_tokens: int
     state: SamplingState
     """With no output."""
+    model: str = ""
+    """The draft model that reads it."""
 
 
 class IdleScoring:
@@ -41,12 +42,12 @@ class IdleScoring:
 
     Args:
         policy: says whose answers it wants scored, and takes the scores.
-        drafters: by name; the one called "model" scores.
+        drafters: by name; those that can score.
     """
 
     def __init__(self, policy: DraftPolicy, drafters: Mapping[str, Drafter]) -> None:
         self._policy = policy
-        self._drafter = drafters.get(MODEL)
+        self._drafters = {name: one for name, one in drafters.items() if isinstance(one, ScoresText)}
         self._texts: deque[_Text] = deque(maxlen=NUM_KEPT)
 
     def keep(self, sequence: Sequence) -> None:
@@ -58,7 +59,7 @@ class IdleScoring:
             or sequence.sampling.grammar is not None
             or not sequence.num_output_tokens > 1
             or len(sequence.token_ids) > MOST_TOKENS
-            or not isinstance(self._drafter, ScoresText)
+            or not self._drafters
         ):
             return
         prompt = sequence.token_ids[: sequence.num_prompt_tokens]
@@ -74,10 +75,12 @@ class IdleScoring:
 
     def work(self) -> bool:
         """Score a little; False if there is nothing to do."""
-        drafter = self._drafter
-        while self._texts and not self._policy.wants_scored(self._texts[0].route):
+        while self._texts and not self._is_wanted(self._texts[0]):
             self._drop()
-        if not self._texts or not isinstance(drafter, ScoresText) or not isinstance(drafter, HoldsMemory):
+        if not self._texts:
+            return False
+        drafter = self._drafters[self._texts[0].model]
+        if not isinstance(drafter, HoldsMemory):
             return False
         text, before = self._texts[0], drafter.num_cached_tokens(self._texts[0].number)
         asked = ScoreRequest(
@@ -92,13 +95,21 @@ class IdleScoring:
             return True
         drafter.take_pass_rows()  # no step's
         if scored:
-            self._policy.on_scored(text.route, scored)
+            self._policy.on_scored(text.route, text.model, scored)
         # Without room, or at its end, there is no more to be had from this one.
         if drafter.num_cached_tokens(text.number) in (before, len(text.token_ids) - 1):
             self._drop()
         return True
 
+    def _is_wanted(self, text: _Text) -> bool:
+        """Whether a text is to be scored; the draft model that began with it goes on."""
+        wanted = self._policy.wants_scored(text.route)
+        if wanted is None or (not text.model and wanted not in self._drafters):
+            return False
+        text.model = text.model or wanted
+        return True
+
     def _drop(self) -> None:
         text = self._texts.popleft()
-        if self._drafter is not None:
-            stages.release(self._drafter, text.number)
+        if text.model:
+            stages.release(self._drafters[text.model], text.number)

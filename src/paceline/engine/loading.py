@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
+from paceline.config.drafter_names import MIXED, SUFFIX, mixed_with, role_of
 from paceline.config.engine import EngineSettings
 from paceline.config.settings import load_settings
 from paceline.drafters.answer_store import AnswerStore
@@ -24,6 +27,7 @@ from paceline.kernels.threads import set_num_threads
 from paceline.models.chat_template import ChatTemplate
 from paceline.models.devices import free_memory
 from paceline.models.download import resolve
+from paceline.models.interface import CausalModel
 from paceline.models.load import LoadedModel, load_model, pick_device, weight_bytes
 from paceline.models.options import Kernels, LoadOptions, Weights
 from paceline.models.pages import release_free_memory
@@ -46,7 +50,8 @@ class LoadedEngine:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     target_name: str
-    draft_name: str | None
+    draft_names: Mapping[str, str] = field(default_factory=dict)
+    """Of the draft models, by what their drafters are called."""
 
 
 def load_engine(settings: EngineSettings, on_progress: Progress = lambda share, text: None) -> LoadedEngine:
@@ -60,26 +65,28 @@ def load_engine(settings: EngineSettings, on_progress: Progress = lambda share, 
         ModelError, DownloadError: a model's files cannot be had or used.
         CapacityError: the memory does not hold a single useful sequence.
     """
-    target, draft = load_models(settings)
+    target, drafts = load_models(settings)
     device = pick_device(settings.device)
-    policy = _policy(settings, target, draft, on_progress) if settings.is_adaptive else None
-    memory, *draft_memory = allocate_kv(
-        [_target_role(settings, target), *([_draft_role(settings, draft)] if draft else [])],
+    policy = _policy(settings, target, drafts, on_progress) if settings.is_adaptive else None
+    memory, *draft_memories = allocate_kv(
+        [_target_role(settings, target), *(_draft_role(settings, *draft) for draft in drafts.items())],
         settings,
         settings.context_length or target.context_length,
         device,
         lambda: free_memory(device),
     )
     suffix = SuffixDrafter(answers=_answer_store(settings))
-    drafters: dict[str, Drafter] = {"suffix": suffix}
-    if draft is not None:
-        drafters["model"] = ModelDrafter(
+    drafters: dict[str, Drafter] = {SUFFIX: suffix}
+    for (name, draft), draft_memory in zip(drafts.items(), draft_memories, strict=True):
+        drafters[name] = ModelDrafter(
             draft.model,
-            draft_memory[0],
+            draft_memory,
             end_token_ids=target.tokenizer.eos_ids,
-            reload=lambda: _load_draft_model(settings).model,
+            reload=functools.partial(_reload, settings, name),
+            name=name,
         )
-        drafters["mixed"] = MixedDrafter(suffix, drafters["model"])
+        mix = mixed_with(name) or MIXED
+        drafters[mix] = MixedDrafter(suffix, drafters[name], name=mix)
     engine = Engine(
         target.model,
         target.tokenizer,
@@ -98,13 +105,13 @@ def load_engine(settings: EngineSettings, on_progress: Progress = lambda share, 
         policy=policy,
     )
     release_free_memory()
-    return LoadedEngine(
-        engine, target.tokenizer, target.chat_template, target.name, draft.name if draft else None
-    )
+    names = {name: draft.name for name, draft in drafts.items()}
+    return LoadedEngine(engine, target.tokenizer, target.chat_template, target.name, names)
 
 
-def load_models(settings: EngineSettings) -> tuple[LoadedModel, LoadedModel | None]:
-    """Load the target, and the draft model if the drafter needs one, and set the threads that compute.
+def load_models(settings: EngineSettings) -> tuple[LoadedModel, dict[str, LoadedModel]]:
+    """Load the target, and the draft models, by what their drafters are called, if the drafter needs any; set
+    the threads that compute.
 
     Raises:
         ModelError, DownloadError: a model's files cannot be had or used.
@@ -114,18 +121,18 @@ def load_models(settings: EngineSettings) -> tuple[LoadedModel, LoadedModel | No
     _check_memory(settings, pick_device(settings.device))
     target = load_model(resolve(settings.target), settings.device, _target_options(settings))
     _check_context(settings, target)
-    return target, _load_draft(settings, target)
+    return target, _load_drafts(settings, target)
 
 
 def _policy(
-    settings: EngineSettings, target: LoadedModel, draft: LoadedModel | None, on_progress: Progress
+    settings: EngineSettings, target: LoadedModel, drafts: Mapping[str, LoadedModel], on_progress: Progress
 ) -> SpeculationPolicy:
     """Return the policy with its routes and what steps cost; measured before KV memory is shared out."""
     routes = RouteTable(
         settings.routes, settings.default_route, any_label=None if settings.routes else settings.open_route
     )
     has_costs = settings.calibration != "off"
-    costs = step_costs(target, draft, settings, on_progress) if has_costs else None
+    costs = step_costs(target, drafts, settings, on_progress) if has_costs else None
     return SpeculationPolicy(routes, costs, log_path=settings.decision_log)
 
 
@@ -157,24 +164,24 @@ def _check_context(settings: EngineSettings, target: LoadedModel) -> None:
         )
 
 
-def _load_draft(settings: EngineSettings, target: LoadedModel) -> LoadedModel | None:
-    if settings.draft is None:
-        return None
-    if not _needs_draft_model(settings):
-        log.warning("the draft model %s is not loaded: the drafter is %s", settings.draft, settings.drafter)
-        return None
-    draft = _load_draft_model(settings)
-    check_same_vocabulary(target.tokenizer, draft.tokenizer)
-    return draft
+def _load_drafts(settings: EngineSettings, target: LoadedModel) -> dict[str, LoadedModel]:
+    if not settings.uses_draft_models:
+        for model in settings.draft_models.values():
+            log.warning("the draft model %s is not loaded: the drafter is %s", model, settings.drafter)
+        return {}
+    drafts = {}
+    for name in settings.draft_models:
+        drafts[name] = _load_draft(settings, name)
+        check_same_vocabulary(target.tokenizer, drafts[name].tokenizer)
+    return drafts
 
 
-def _needs_draft_model(settings: EngineSettings) -> bool:
-    return settings.effective_drafter in ("model", "mixed")
+def _load_draft(settings: EngineSettings, name: str) -> LoadedModel:
+    return load_model(resolve(settings.draft_models[name]), settings.device, _draft_options(settings))
 
 
-def _load_draft_model(settings: EngineSettings) -> LoadedModel:
-    assert settings.draft is not None
-    return load_model(resolve(settings.draft), settings.device, _draft_options(settings))
+def _reload(settings: EngineSettings, name: str) -> CausalModel:
+    return _load_draft(settings, name).model
 
 
 def _target_role(settings: EngineSettings, target: LoadedModel) -> ModelRole:
@@ -182,14 +189,14 @@ def _target_role(settings: EngineSettings, target: LoadedModel) -> ModelRole:
     return ModelRole("target", target.model, most, most)
 
 
-def _draft_role(settings: EngineSettings, draft: LoadedModel) -> ModelRole:
+def _draft_role(settings: EngineSettings, name: str, draft: LoadedModel) -> ModelRole:
     most = PREFILL_CHUNK + settings.max_num_seqs * MOST_CATCH_UP
-    return ModelRole("draft", draft.model, most, settings.max_num_seqs)
+    return ModelRole(role_of(name), draft.model, most, settings.max_num_seqs)
 
 
 def _check_memory(settings: EngineSettings, device: torch.device) -> None:
     names = {"target": settings.target}
-    if settings.draft is not None and _needs_draft_model(settings):
-        names["draft"] = settings.draft
+    if settings.uses_draft_models:
+        names |= {role_of(name): model for name, model in settings.draft_models.items()}
     sizes = {f"the {role} {name}": weight_bytes(resolve(name)) for role, name in names.items()}
     check_weights_fit(sizes, lambda: free_memory(device))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+from paceline.config.drafter_names import resolved
 from paceline.config.engine import EngineSettings
 from paceline.engine.loading import LoadedEngine
 from paceline.errors import EmptyPromptError, InvalidParameterError
@@ -99,7 +100,10 @@ class RequestMaker:
     def _with_drafter(self, given: SpeculationParams) -> SpeculationParams:
         """Return how a request speculates, the engine's drafter filled in where it names none."""
         check_type("speculation", given, SpeculationParams)
-        if given.enabled is not True or given.drafter is not None:
+        if given.drafter is not None:
+            name = resolved(given.drafter, tuple(self._loaded.engine.drafters))
+            return given if name == given.drafter else given.model_copy(update={"drafter": name})
+        if given.enabled is not True:
             return given
         drafter = self._settings.effective_drafter
         if drafter is None and given.draft_length:

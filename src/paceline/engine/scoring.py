@@ -10,9 +10,6 @@ from paceline.engine.scheduler import PlannedSequence
 
 log = logging.getLogger(__name__)
 
-MODEL = "model"
-"""The drafter that is asked."""
-
 
 def score_text(part: PlannedSequence, drafter: Drafter) -> tuple[tuple[float, bool], ...]:
     """Ask about a sequence's own text; a drafter that fails says nothing, which costs nobody anything."""

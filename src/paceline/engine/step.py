@@ -9,9 +9,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from paceline.clock import Clock
+from paceline.config.drafter_names import MODEL, model_of
 from paceline.drafters.interface import Drafter, DraftProposal, DraftRequest
 from paceline.engine.scheduler import PlannedSequence
-from paceline.engine.scoring import MODEL, score_text
+from paceline.engine.scoring import score_text
+from paceline.engine.totals import timed
 from paceline.errors import GenerationError, PacelineError, StepError
 from paceline.models.interface import CausalModel, KVStore, SequenceSlice
 from paceline.policy.interface import DraftRule
@@ -40,6 +43,8 @@ class Drafts:
     """Of all drafts that were made, those that are not verified included."""
     scored: Mapping[int, tuple[tuple[float, bool], ...]] = field(default_factory=dict)
     """What a draft model said of text that stands already."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """By draft model, where each was timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +66,30 @@ def draft(
     drafters: Mapping[str, Drafter],
     rule: DraftRule | None = None,
     scoring: Sequence[PlannedSequence] = (),
+    clock: Clock | None = None,
 ) -> Drafts:
     """Ask each drafter once for all sequences that use it, and keep the drafts that are worth verifying.
 
-    A drafter that raises, or gives no proper answer, is asked for each sequence alone, so that one sequence
-    cannot cost the others their drafts.
-    """
+    With a clock, each draft model is timed. A drafter that raises, or gives no proper answer, is asked for
+    each sequence alone, so that one sequence cannot cost the others their drafts."""
     by_drafter: dict[str, list[PlannedSequence]] = {}
     for part in drafting:
         by_drafter.setdefault(part.sequence.drafter or "", []).append(part)
     proposals: dict[int, DraftProposal] = {}
     faults: dict[int, str] = {}
+    seconds: dict[str, float] = {}
     for name, parts in by_drafter.items():
-        _ask(drafters[name], name, parts, proposals, faults, rule)
+        with timed(seconds, model_of(name), clock):
+            _ask(drafters[name], name, parts, proposals, faults, rule)
     confidences = {number: proposal.confidences for number, proposal in proposals.items()}
     if rule is not None:
         _cut(drafting, proposals, rule)
-    scored = {part.sequence.number: score_text(part, drafters[MODEL]) for part in scoring}
-    return Drafts(proposals, faults, confidences, scored)
+    scored: dict[int, tuple[tuple[float, bool], ...]] = {}
+    for part in scoring:
+        scorer = model_of(part.sequence.drafter or MODEL) or MODEL
+        with timed(seconds, scorer, clock):
+            scored[part.sequence.number] = score_text(part, drafters[scorer])
+    return Drafts(proposals, faults, confidences, scored, seconds)
 
 
 def _cut(drafting: Sequence[PlannedSequence], proposals: dict[int, DraftProposal], rule: DraftRule) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+
+from paceline.clock import Clock
 
 
 @dataclass(slots=True)
@@ -41,3 +45,12 @@ class StepTotals:
             self.draft_s - earlier.draft_s,
             self.verify_s - earlier.verify_s,
         )
+
+
+@contextmanager
+def timed(seconds: dict[str, float], model: str | None, clock: Clock | None) -> Iterator[None]:
+    """Add the time of a block to a draft model's."""
+    begin = None if clock is None or model is None else clock()
+    yield
+    if clock is not None and model is not None and begin is not None:
+        seconds[model] = seconds.get(model, 0.0) + clock() - begin

@@ -13,7 +13,7 @@ from paceline.engine.observer import Observers
 from paceline.engine.scheduler import PlannedSequence, StepPlan
 from paceline.engine.step import Drafts
 from paceline.records import SpeculationParams, StreamChunk
-from paceline.step_records import SequenceStep, StepRecord
+from paceline.step_records import DraftPasses, SequenceStep, StepRecord
 
 PLAN, DRAFT, VERIFY, COMMIT = range(4)
 """Stages, in their order."""
@@ -81,21 +81,21 @@ class StepTrace:
         observers: Observers,
         counts: Counts,
         drafts: Drafts,
-        draft_rows: tuple[int, ...],
+        passes: tuple[DraftPasses, ...],
         chunks: Iterable[StreamChunk],
     ) -> None:
         """Tell all observers of the step, now that it is over, and of the answers that ended with it."""
         if not observers:
             return
         if self.plan.planned:
-            record = self._record(counts, drafts, draft_rows, chunks)
+            record = self._record(counts, drafts, passes, chunks)
             observers.tell(lambda observer: observer.on_step(record))
         for chunk in chunks:
             if chunk.result is not None:
                 observers.tell_result(chunk.result)
 
     def _record(
-        self, counts: Counts, drafts: Drafts, draft_rows: tuple[int, ...], chunks: Iterable[StreamChunk]
+        self, counts: Counts, drafts: Drafts, passes: tuple[DraftPasses, ...], chunks: Iterable[StreamChunk]
     ) -> StepRecord:
         num_sent = {(chunk.request_id, chunk.index): len(chunk.token_ids) for chunk in chunks}
         return StepRecord(
@@ -111,7 +111,8 @@ class StepTrace:
             num_preemptions=counts.num_preemptions,
             num_kv_blocks=counts.pool.num_blocks,
             num_kv_blocks_used=counts.pool.num_used,
-            draft_rows=draft_rows,
+            draft_rows=tuple(rows for one in passes for rows in one.rows),
+            draft_passes=passes if drafts.seconds else (),
         )
 
     def _sequence(

@@ -9,6 +9,11 @@ register blocks, and those at an edge may add in another order. So rows are alwa
 product, the one that lies across vector lanes, and there are 16 of them: whole vectors, no edge, whatever the
 instruction set. (On the other axis they do differ: seen with MKL's AVX2 kernels.)
 
+Nor may it matter where an operand lies. MKL says that alignment can order its sums (user guide, "Aligning
+Data for Consistent Results"), and two loads of one file lie differently. So all that is multiplied begins
+at a multiple of `ALIGNMENT` bytes: weights, since they are read into PyTorch's own memory, and tiles and
+blocks, since each is a whole number of such units.
+
 Faster kernels are checked against these.
 """
 
@@ -21,6 +26,8 @@ from torch import Tensor
 
 from paceline.kernels.threads import run_parts
 
+ALIGNMENT = 64
+"""Bytes: the widest vector, and what PyTorch's allocator aligns to on a CPU."""
 ROW_TILE = 16
 """Rows of one linear layer or norm call, and columns of one attention product."""
 FEATURE_CHUNK = 512

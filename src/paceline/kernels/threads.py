@@ -94,16 +94,17 @@ def set_num_threads(count: int | None) -> None:
         old.shutdown(wait=False)
 
 
-def _helpers() -> tuple[ThreadPoolExecutor | None, int]:
-    """Return the executor and how many helpers it has beside the caller."""
+def _submit(work: Callable[[], None], most: int) -> list[Future[None]]:
+    """Start `work` on the helpers there are beside the caller, on `most` of them at most."""
     global _executor
+    # Under the lock, since an executor that another thread has just replaced takes no more work.
     with _lock:
+        num_helpers = _effective_threads() - 1
+        if num_helpers == 0 or most < 1:
+            return []
         if _executor is None:
-            count = _effective_threads() - 1
-            if count == 0:
-                return None, 0
-            _executor = ThreadPoolExecutor(count, thread_name_prefix="paceline")
-        return _executor, _executor._max_workers
+            _executor = ThreadPoolExecutor(num_helpers, thread_name_prefix="paceline")
+        return [_executor.submit(work) for _ in range(min(num_helpers, most))]
 
 
 def use_one_torch_thread() -> None:
@@ -118,7 +119,6 @@ def run_parts(work: Callable[[int], None], num_parts: int) -> None:
     An exception in a part is raised here once all threads have stopped; parts not yet begun are dropped.
     """
     use_one_torch_thread()
-    executor, num_helpers = _helpers() if num_parts > 1 else (None, 0)
     counter = itertools.count()  # its next() is atomic, so threads take parts without a lock
     failed = threading.Event()
 
@@ -132,9 +132,7 @@ def run_parts(work: Callable[[int], None], num_parts: int) -> None:
                 failed.set()
                 raise
 
-    futures: list[Future[None]] = []
-    if executor is not None:
-        futures = [executor.submit(take_parts) for _ in range(min(num_helpers, num_parts - 1))]
+    futures = _submit(take_parts, num_parts - 1)
     try:
         take_parts()
     finally:

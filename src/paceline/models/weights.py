@@ -163,15 +163,15 @@ class _Reader(TensorReader):
         self._device = device
 
     def matrix(self, names: Sequence[str], sizes: Sequence[int], num_inputs: int) -> Tensor:
-        """Return matrices [size, num_inputs] below one another."""
+        """Return matrices [size, num_inputs] below one another, from a `reference.ALIGNMENT` boundary on."""
         # Looked up, and so checked against the file, before memory is taken for sizes that may be nonsense.
         parts = [self.tensor(name, (size, num_inputs)) for name, size in zip(names, sizes, strict=True)]
-        fused = np.empty((sum(sizes), num_inputs), np.float32)
+        fused = torch.empty((sum(sizes), num_inputs))  # NumPy's own memory begins at any multiple of 16 bytes
         start = 0
         for part, size in zip(parts, sizes, strict=True):
-            self.read(part, fused[start : start + size])
+            self.read(part, fused[start : start + size].numpy())
             start += size
-        return torch.from_numpy(fused).to(self._device)
+        return fused.to(self._device)
 
     def norm_tensor(self, name: str, size: int) -> Tensor:
         return torch.from_numpy(self.norm(name, size)).to(self._device)

@@ -6,9 +6,11 @@ import enum
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from paceline.config.drafter_names import SUFFIX, is_mixed
 from paceline.policy.draft_lengths import Choice
 from paceline.policy.interface import StepView
-from paceline.policy.step_planner import MIXED, SUFFIX, Arm, StepPlanner, Wanted
+from paceline.policy.several_models import Arm, plans
+from paceline.policy.step_planner import StepPlanner, Wanted
 
 SHADOW_STEPS = 3
 """Steps from one look at paused routes to the next: that time falls on steps that gain nothing by it."""
@@ -134,6 +136,11 @@ def _search(planner: StepPlanner, ways: Sequence[Sequence[Arm]], gain: float) ->
     alone."""
     best = [arms[0] for arms in ways]
     choice = planner.choose(best, gain)
+    if len(planner.passes) > 1:
+        for other_best in plans(ways)[1:]:
+            other = planner.choose(other_best, gain)
+            if other.speedup > choice.speedup:
+                best, choice = other_best, other
     is_looked_at = planner.looks_up_alone or planner.is_due("alone", ALONE_STEPS)
     if is_looked_at and any(arm.drafter != SUFFIX for arm in best):
         # A draft pass is paid for by all who take part, so it may be better if nobody does.
@@ -174,4 +181,4 @@ def asks_model(arm: Arm) -> bool:
 
 def uses_match(arm: Arm) -> bool:
     """Whether this way of drafting may take a suffix match."""
-    return arm.drafter in (SUFFIX, MIXED)
+    return arm.drafter == SUFFIX or is_mixed(arm.drafter)

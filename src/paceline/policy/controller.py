@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from paceline.config.drafter_names import SUFFIX, models_of, together_first, with_mixed
 from paceline.policy.acceptance import LEAST_OWN, Acceptance
 from paceline.policy.chooser import Outcome, asks_model, choose, uses_match
 from paceline.policy.counterfactual import ControlWindows
@@ -15,14 +16,16 @@ from paceline.policy.draft_lengths import Choice
 from paceline.policy.held_plan import HeldPlan
 from paceline.policy.interface import PLAIN, RELEASED, DraftChoice, DraftPlan, SequenceView, StepView
 from paceline.policy.learning import Learner, ServedTotals
+from paceline.policy.model_trials import ModelTrials
 from paceline.policy.probing import Prober
 from paceline.policy.reports import RouteReport, report
-from paceline.policy.routes import RouteSettings, RouteTable, Speculation, allowed_drafters
+from paceline.policy.routes import RouteSettings, RouteTable, Speculation
 from paceline.policy.rule import Member, StepRule
+from paceline.policy.several_models import Arm
 from paceline.policy.state_keeper import StateKeeper
 from paceline.policy.states import PauseReason, state_word
 from paceline.policy.step_costs import CalibratedCosts, StepCosts
-from paceline.policy.step_planner import SUFFIX, Arm, StepPlanner, Wanted
+from paceline.policy.step_planner import StepPlanner, Wanted
 from paceline.policy.tracks import RouteTrack
 from paceline.records import GenerationResult, SpeculationParams
 from paceline.step_records import StepRecord
@@ -36,7 +39,7 @@ class SpeculationPolicy:
         costs: calibrated step costs; none begins with a guess.
         log: where decisions go; none keeps them in memory.
         log_path: file of decisions, where no `log` is given.
-        model: the drafter whose forward passes are counted as draft passes.
+        model: what the draft model is called, where there is no more than one.
 
     Deterministic: equal views and records give equal answers. Not thread-safe.
     """
@@ -65,6 +68,7 @@ class SpeculationPolicy:
         self._planner = StepPlanner(self.costs, self.acceptance)
         self._states = StateKeeper(self.costs, self.acceptance, self.log)
         self._prober = Prober(self.costs, self.acceptance)
+        self._trials = ModelTrials(self._prober, self.acceptance)
         self._learner = Learner(self.costs, self.acceptance, self.control, self._track_of, model)
         self._rule: StepRule | None = None
         self._held: HeldPlan | None = None
@@ -99,19 +103,23 @@ class SpeculationPolicy:
         """Learn from an answer that ended."""
         self._learner.on_finish(result)
 
-    def wants_scored(self, route: str | None) -> bool:
-        """Say whether a route's acceptance is in question: it is paused for it, or has hardly any history."""
+    def wants_scored(self, route: str | None) -> str | None:
+        """Return the draft model that a route knows least, if its acceptance is in question: the route is
+        paused for it, or has hardly any history."""
         track = self._track_of(route)
-        if track.settings.speculation is not Speculation.AUTO:
-            return False
+        models = models_of(track.settings.drafters)
+        if track.settings.speculation is not Speculation.AUTO or not models:
+            return None
+        known = {model: self.acceptance.of(track.name, model).calibration.counts.total for model in models}
+        model = min(models, key=known.__getitem__)
         if track.reason is PauseReason.ACCEPTANCE:
-            return True
-        known = self.acceptance.of(track.name, self._model).calibration.counts.total
-        return known < LEAST_OWN and track.reason is not PauseReason.SHORT_OUTPUTS
+            return model
+        is_in_question = known[model] < LEAST_OWN and track.reason is not PauseReason.SHORT_OUTPUTS
+        return model if is_in_question else None
 
-    def on_scored(self, route: str | None, scored: Sequence[tuple[float, bool]]) -> None:
-        """Learn from text that was scored in idle time."""
-        self.acceptance.of(self._track_of(route).name, self._model).observe_scored(scored)
+    def on_scored(self, route: str | None, model: str, scored: Sequence[tuple[float, bool]]) -> None:
+        """Learn from text that a draft model scored in idle time."""
+        self.acceptance.of(self._track_of(route).name, model).observe_scored(scored)
 
     @property
     def totals(self) -> ServedTotals:
@@ -164,6 +172,11 @@ class SpeculationPolicy:
             track = self._of_label[label] = self._track(self.routes.resolve(label))
         return track
 
+    def _models_in(self, view: StepView) -> list[str]:
+        """Return the draft models that sequences of a step may ask."""
+        drafters = dict.fromkeys(one.drafters for one in view.sequences)
+        return models_of(name for each in drafters for name in each) or [self._model]
+
     def _sort(self, view: StepView) -> tuple[dict[int, DraftChoice], dict[int, Wanted]]:
         """Return, by place, sequences with a fixed draft length and those that are to be chosen for."""
         fixed: dict[int, DraftChoice] = {}
@@ -194,32 +207,36 @@ class SpeculationPolicy:
     def _plan_anew(self, view: StepView) -> HeldPlan | None:
         """Return the plan for this step; none while a control window is open."""
         fixed, wanted = self._sort(view)
-        outcome = None
+        outcome, has_several = None, False
         if fixed or wanted:
             most = sum(one.most for one in wanted.values()) + sum(c.draft_length for c in fixed.values())
             gain = sum([self._track_of(one.route).settings.weight for one in view.sequences])
-            self._planner.begin(view, self.step, gain, len(wanted) + len(fixed), most, self._model)
+            models = self._models_in(view)
+            has_several = len(models) > 1
+            self._planner.begin(view, self.step, gain, len(wanted) + len(fixed), most, models)
             if self.control.is_open:
                 return None
             outcome = self._choose(view, list(wanted.values()), gain)
         choices = [RELEASED if one.holds_drafts else PLAIN for one in view.sequences]
         members: dict[int, Member] = {}
-        paused: list[tuple[int, Wanted]] = []
+        asking: list[tuple[int, Wanted]] = []
         for place, choice in fixed.items():
             choices[place] = choice
             members[view.sequences[place].number] = _fixed_member(choice.draft_length)
         if outcome is not None:
             for (place, one), arm, length in zip(wanted.items(), outcome.arms, outcome.lengths, strict=True):
+                if one.track.is_paused or has_several:
+                    asking.append((place, one))
                 if one.track.is_paused:
-                    paused.append((place, one))
-                elif arm is not None and length:
+                    continue
+                if arm is not None and length:
                     choices[place] = DraftChoice(length, arm.drafter)
                     members[one.view.number] = self._member(one, arm, length)
                 else:
                     choices[place] = PLAIN
         return HeldPlan(
             self.step, self._versions, view.num_prompt_rows, tuple(view.sequences), tuple(choices), members,
-            tuple(paused), None if outcome is None else outcome.choice,
+            tuple(asking), None if outcome is None else outcome.choice,
         )  # fmt: skip
 
     def _choose(self, view: StepView, wanted: list[Wanted], gain: float) -> Outcome:
@@ -240,8 +257,10 @@ class SpeculationPolicy:
     def _answer(self, view: StepView, held: HeldPlan) -> DraftPlan:
         choices, members = held.choices, held.members
         probes: dict[int, DraftChoice] = {}
-        for place, one in held.paused:
-            probe = self._prober.choice(one._replace(view=view.sequences[place]), self.step)
+        for place, one in held.asking:
+            now = one._replace(view=view.sequences[place])
+            ask = self._prober.choice if one.track.is_paused else self._trials.choice
+            probe = ask(now, self.step)
             if probe is not None:
                 probes[place] = probe
         if probes:
@@ -253,11 +272,13 @@ class SpeculationPolicy:
             }
         if members:
             planner = self._planner
-            self._rule = StepRule(members, planner.prices, planner.price, planner.verify, planner.draft)
+            passes = {model: one.seconds for model, one in planner.passes.items()}
+            first = next(iter(passes.values()))
+            self._rule = StepRule(members, planner.prices, planner.price, planner.verify, first, passes)
         return DraftPlan(choices, self._rule)
 
     def _member(self, one: Wanted, arm: Arm, length: int) -> Member:
-        name = arm.drafter if asks_model(arm) and not uses_match(arm) else self._model
+        name = arm.model or self._model
         return Member(
             weight=one.track.settings.weight,
             most=length,
@@ -277,6 +298,6 @@ def _fixed(one: SequenceView, track: RouteTrack) -> DraftChoice:
     length = asked.draft_length if asked.enabled is True else settings.fixed_length
     length = min(length, one.most_drafts, asked.max_draft_length or 64)
     # All drafters of the route together, if there is one that mixes them.
-    names = (asked.drafter,) if asked.drafter else reversed(allowed_drafters(settings.drafters))
+    names = (asked.drafter,) if asked.drafter else together_first(with_mixed(settings.drafters))
     name = next((name for name in names if name in one.drafters), None)
     return DraftChoice(length, name) if name is not None else PLAIN

@@ -31,8 +31,9 @@ class HeldPlan:
     """Probes left out."""
     members: dict[int, Member]
     """What the rule knows of those that draft; probes left out."""
-    paused: tuple[tuple[int, Wanted], ...]
-    """Place and track of sequences whose route is paused: whether they probe is asked in every step."""
+    asking: tuple[tuple[int, Wanted], ...]
+    """Places of sequences that may probe, for a paused route or among several draft models: these are asked
+    in every step."""
     choice: Choice | None
     """What the search found; none if nobody was chosen for."""
     is_settled: bool = False

@@ -35,6 +35,12 @@ class SequenceView(NamedTuple):
     """Whether draft KV is held for it."""
     can_score: bool = False
     """Whether its draft model can say how it would have fared on text that is there already."""
+    held_by: str | None = None
+    """The draft model that holds it; others would have to read all of it. None where that is the only one."""
+
+    def num_missing_of(self, model: str) -> int:
+        """Return how many tokens a draft model has not computed of it."""
+        return self.num_draft_missing if self.held_by in (None, model) else self.num_context_tokens
 
 
 class StepView(NamedTuple):
@@ -126,11 +132,12 @@ class DraftPolicy(Protocol):
     def on_finish(self, result: GenerationResult) -> None:
         """Learn from an answer that ended, however it ended."""
 
-    def wants_scored(self, route: str | None) -> bool:
-        """Say whether an answer of this route is worth being scored by the draft model in idle time."""
+    def wants_scored(self, route: str | None) -> str | None:
+        """Return the draft model by which an answer of this route is worth being scored in idle time; none if
+        by none."""
 
-    def on_scored(self, route: str | None, scored: Sequence[tuple[float, bool]]) -> None:
-        """Learn from text that was scored in idle time; see `SequenceStep.scored`."""
+    def on_scored(self, route: str | None, model: str, scored: Sequence[tuple[float, bool]]) -> None:
+        """Learn from text that a draft model scored in idle time; see `SequenceStep.scored`."""
 
 
 class FixedPolicy:
@@ -155,11 +162,11 @@ class FixedPolicy:
     def on_finish(self, result: GenerationResult) -> None:
         """Learn nothing."""
 
-    def wants_scored(self, route: str | None) -> bool:
+    def wants_scored(self, route: str | None) -> str | None:
         """Want nothing."""
-        return False
+        return None
 
-    def on_scored(self, route: str | None, scored: Sequence[tuple[float, bool]]) -> None:
+    def on_scored(self, route: str | None, model: str, scored: Sequence[tuple[float, bool]]) -> None:
         """Learn nothing."""
 
 

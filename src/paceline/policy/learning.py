@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from paceline.config.drafter_names import SUFFIX, is_mixed, model_of
 from paceline.policy.acceptance import Acceptance
 from paceline.policy.counterfactual import ControlWindows
 from paceline.policy.probing import Prober
 from paceline.policy.rule import StepRule
 from paceline.policy.step_costs import StepCosts
-from paceline.policy.step_planner import MIXED, SUFFIX
 from paceline.policy.tracks import RouteTrack
 from paceline.records import FinishReason, GenerationResult
 from paceline.step_records import SequenceStep, StepRecord
@@ -119,9 +119,9 @@ class Learner:
     def _source(self, part: SequenceStep, track: RouteTrack, rule: StepRule | None) -> str:
         """Return whose drafts they were; where the draft model was asked, note the match that was left."""
         source = part.source or part.drafter or self._model
-        if part.drafter == MIXED:
-            if source == MIXED:  # neither of the two proposed anything
-                source = self._model
+        if part.drafter is not None and is_mixed(part.drafter):
+            if source == part.drafter:  # neither of the two proposed anything
+                source = model_of(part.drafter) or self._model
             if source != SUFFIX:
                 passed_over = {} if rule is None else rule.passed_over
                 bins = passed_over.get(part.number, [])
@@ -183,4 +183,4 @@ class Learner:
 def _scorer(part: SequenceStep, model: str) -> str:
     """Return the source that a part without drafts asked: a draft model, if it is one of two that are
     mixed."""
-    return model if part.drafter in (None, MIXED) else part.drafter
+    return model if part.drafter is None else model_of(part.drafter) or part.drafter

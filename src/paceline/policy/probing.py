@@ -9,12 +9,12 @@ probes lose is charged to the route's ledger, which allows only so much."""
 
 from __future__ import annotations
 
+from paceline.config.drafter_names import SUFFIX, model_of, with_mixed
 from paceline.policy.acceptance import LEAST_OWN, Acceptance
 from paceline.policy.interface import DraftChoice
-from paceline.policy.routes import allowed_drafters
 from paceline.policy.states import PauseReason
 from paceline.policy.step_costs import StepCosts
-from paceline.policy.step_planner import CATCH_UP_FREE, MIXED, SUFFIX, Wanted
+from paceline.policy.step_planner import CATCH_UP_FREE, Wanted
 from paceline.policy.tracks import RouteTrack
 
 SCORE_TOKENS = 24
@@ -63,10 +63,10 @@ class Prober:
             return WATCHING
         is_scoring = drafter != SUFFIX and view.can_score
         if is_scoring:
-            is_due = view.num_draft_missing > SCORE_TOKENS
+            is_due = self._num_missing(one, drafter) > SCORE_TOKENS
         else:
             is_due = step - track.probed_at_step >= track.probe_every
-        if not is_due or not track.ledger.can_spend(self.cost_s(drafter, view.num_draft_missing)):
+        if not is_due or not track.ledger.can_spend(self.cost_s(drafter, self._num_missing(one, drafter))):
             # A suffix match may be due while the draft model waits.
             track.num_probes += is_scoring and not is_due
             return WATCHING
@@ -89,9 +89,9 @@ class Prober:
 
     def cost_s(self, drafter: str, num_missing: int) -> float:
         """Return the seconds of one probe that finds nothing."""
-        if drafter == SUFFIX:
+        name = model_of(drafter)
+        if name is None:
             return self._costs.lookup_s
-        name = "model" if drafter == MIXED else drafter
         return self._costs.draft(name).seconds(1) + self._costs.catch_up_s(name, max(0, num_missing - 1))
 
     def _can_watch(self, one: Wanted) -> bool:
@@ -102,17 +102,30 @@ class Prober:
         drafter = self._drafter(one, 0)
         if drafter is None:
             return False
-        if drafter == SUFFIX or view.num_draft_missing <= CATCH_UP_FREE or view.holds_drafts:
+        num_missing = self._num_missing(one, drafter)
+        if drafter == SUFFIX or num_missing <= CATCH_UP_FREE or view.holds_drafts:
             return True
         is_new = view.num_output_tokens <= NEWLY_STARTED
-        return is_new and track.ledger.can_spend(self.cost_s(drafter, view.num_draft_missing))
+        return is_new and track.ledger.can_spend(self.cost_s(drafter, num_missing))
+
+    @staticmethod
+    def _num_missing(one: Wanted, drafter: str) -> int:
+        return one.view.num_missing_of(model_of(drafter) or drafter)
 
     def _drafter(self, one: Wanted, turn: int) -> str | None:
-        names = allowed_drafters(one.track.settings.drafters)
+        """Return who is asked: the draft model that holds the sequence, or else the one that is known
+        least."""
+        names = with_mixed(one.track.settings.drafters)
         if one.view.speculation.drafter is not None:
             names = (one.view.speculation.drafter,)
         here = [name for name in names if name in one.view.drafters]
         models = [name for name in here if name != SUFFIX]
+        if len(models) > 1:
+            held_by, track = one.view.held_by, one.track
+            models.sort(key=lambda name: (model_of(name) != held_by, self._num_known(track, name)))
         if SUFFIX in here and models and turn % 2:
             return SUFFIX
         return next(iter([*models, *here]), None)
+
+    def _num_known(self, track: RouteTrack, drafter: str) -> float:
+        return self._acceptance.of(track.name, model_of(drafter) or drafter).calibration.counts.total

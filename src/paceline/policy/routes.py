@@ -3,16 +3,17 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from paceline.config.drafter_names import resolved, with_mixed
 from paceline.config.routes import RouteSettings, Speculation
 from paceline.errors import ConfigError, InvalidParameterError
 from paceline.records import SpeculationParams
 
-__all__ = ["RouteOverride", "RouteSettings", "RouteTable", "Speculation", "allowed_drafters"]
+__all__ = ["RouteOverride", "RouteSettings", "RouteTable", "Speculation"]
 MAX_LABELS = 64
 """Routes that a table without configured ones tells apart; labels beyond share one, so that figures stay
 few."""
@@ -141,11 +142,13 @@ class RouteOverride(BaseModel):
             raise self._refuse(
                 name, f"max_draft_length = {self.max_draft_length}", f"at most {route.most_drafts}"
             )
-        if self.drafter is not None and self.drafter not in allowed_drafters(route.drafters):
+        allowed = with_mixed(route.drafters)
+        drafter = None if self.drafter is None else resolved(self.drafter, allowed)
+        if drafter is not None and drafter not in allowed:
             raise self._refuse(name, f"drafter = {self.drafter!r}", "one of " + ", ".join(route.drafters))
         return SpeculationParams(
             enabled="route" if self.enabled is None else self.enabled,
-            drafter=self.drafter,
+            drafter=drafter,
             draft_length=min(route.fixed_length, self.max_draft_length or route.fixed_length),
             max_draft_length=self.max_draft_length,
             verification=route.verification,
@@ -157,10 +160,3 @@ class RouteOverride(BaseModel):
             expected=expected,
             remedy="Ask for less, leave it out, or have the route changed",
         )
-
-
-def allowed_drafters(names: Iterable[str]) -> tuple[str, ...]:
-    """Return these drafters, and `mixed` where both of its parts are among them."""
-    allowed = tuple(names)
-    both = "suffix" in allowed and "model" in allowed
-    return (*allowed, "mixed") if both and "mixed" not in allowed else allowed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ class StepRule:
         price: weighted tokens that a second is worth.
         verify: seconds [n] of the step with 0 .. n - 1 draft rows.
         draft: seconds [n] of a draft pass over 0 .. n - 1 rows.
+        drafts: the same by draft model, where there are several.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class StepRule:
         price: float,
         verify: np.ndarray,
         draft: np.ndarray,
+        drafts: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._members = members
+        self._drafts = drafts or {}
         self._prices = prices
         self._price = price
         self._verify = verify
@@ -79,13 +82,12 @@ class StepRule:
         # A pass costs little more for two sequences than for one: they go on together where that pays.
         worth.sort()
         has_fixed = any(answers)
+        draft = self._drafts.get(source, self._draft)
         total = best = 0.0
         num_going = 0
         for count, (negative, _) in enumerate(worth, 1):
             total -= negative
-            seconds = float(self._draft[min(count, len(self._draft) - 1)]) - (
-                self._draft[1] if has_fixed else 0.0
-            )
+            seconds = float(draft[min(count, len(draft) - 1)]) - (draft[1] if has_fixed else 0.0)
             if total - self._price * seconds > best:
                 best, num_going = total - self._price * seconds, count
         for _, place in worth[:num_going]:

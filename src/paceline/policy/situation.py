@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline.config.drafter_names import SUFFIX, models_of
 from paceline.policy.acceptance import Acceptance
 from paceline.policy.draft_lengths import Candidate, best_lengths
 from paceline.policy.interface import StepView
 from paceline.policy.profile import Prices
 from paceline.policy.states import Situation
 from paceline.policy.step_costs import StepCosts
-from paceline.policy.step_planner import LEAST_GAIN, SUFFIX
+from paceline.policy.step_planner import LEAST_GAIN
 from paceline.policy.tracks import RouteTrack
 
 TYPICAL_LENGTH = 3
@@ -106,7 +107,7 @@ def describe(
     of_route = max(1, sum(s.route == track.name for s in view.sequences) or sequences)
     plain_price = sequences / costs.plain_s(sequences, context)
     around = Surroundings(sequences, of_route, context, other_rows, max(price, plain_price))
-    model = None if track.source == SUFFIX else main_model(track)
+    model = main_model(track)
     lengths = range(1, min(track.settings.most_drafts, 8) + 1)
     # Per sequence of the route, in tokens: what drafting takes away from everybody, and one token as before.
     dear = around.price / (of_route * track.settings.weight)
@@ -132,7 +133,7 @@ def pays_alone(track: RouteTrack, view: StepView, costs: StepCosts, acceptance: 
     """Whether one sequence of the route by itself would gain by drafting."""
     context = float(np.mean([s.num_context_tokens for s in view.sequences])) if view.sequences else 0.0
     most, weight = track.settings.most_drafts, track.settings.weight
-    model = None if track.source == SUFFIX else main_model(track)
+    model = main_model(track)
     verify = costs.verify_table(1, context, 1, most + 1)
     draft = costs.draft(model or "model").table()[:3]
     price = weight / float(verify[0])
@@ -143,9 +144,12 @@ def pays_alone(track: RouteTrack, view: StepView, costs: StepCosts, acceptance: 
 
 
 def main_model(track: RouteTrack) -> str | None:
-    """Return the draft model that a route may use; none if it only looks up."""
-    models = [name for name in track.settings.drafters if name != SUFFIX]
-    return None if not models else "model" if models[0] == "mixed" else models[0]
+    """Return the draft model that a route mostly uses, or before any was, the first that it may; none if it
+    only looks up."""
+    if track.source == SUFFIX:
+        return None
+    models = models_of(track.settings.drafters)
+    return track.source if track.source in models else next(iter(models), None)
 
 
 def _usual_length(track: RouteTrack) -> int:

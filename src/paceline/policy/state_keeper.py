@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
+from paceline.config.drafter_names import SUFFIX
 from paceline.policy import sentences
 from paceline.policy.acceptance import Acceptance
 from paceline.policy.chooser import SHADOW_STEPS, Outcome
@@ -12,10 +13,9 @@ from paceline.policy.decision_log import DecisionLog
 from paceline.policy.held_plan import HELD_STEPS
 from paceline.policy.interface import StepView
 from paceline.policy.routes import RouteSettings, Speculation
-from paceline.policy.situation import describe, main_model, pays_alone
+from paceline.policy.situation import describe, pays_alone
 from paceline.policy.states import Decision, EventKind, PauseReason, RouteState, Situation, state_word
 from paceline.policy.step_costs import StepCosts
-from paceline.policy.step_planner import SUFFIX
 from paceline.policy.tracks import RouteTrack
 from paceline.policy.transitions import MemoryWatch, note_wish, wants_pause, wants_resume
 
@@ -57,7 +57,7 @@ class StateKeeper:
                 continue
             track.speedup = wish.speedup
             if wish.arm is not None:
-                track.source = SUFFIX if wish.arm.drafter == SUFFIX else main_model(track)
+                track.source = wish.arm.model or SUFFIX
             # A wish stands for all steps since it was asked for last.
             num_steps = step - track.asked_at_step
             for _ in range(num_steps if num_steps < SHADOW_STEPS + HELD_STEPS else 1):

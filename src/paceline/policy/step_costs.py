@@ -161,8 +161,9 @@ class StepCosts:
         has_prompt = any(not part.is_decoding for part in parts)
         if not has_prompt:
             predicted = self.target.seconds(rows, len(parts), context) + self._overhead.at(rows)
-            curve = self.draft(draft_name)
-            predicted += sum([curve.seconds(n) for n in record.draft_rows])
+            for passes in record.passes_by_model(draft_name):
+                curve = self.draft(passes.model)
+                predicted += sum([curve.seconds(n) for n in passes.rows])
             if record.duration_s > 0:
                 self.errors.append(abs(predicted / record.duration_s - 1))
                 del self.errors[:-512]
@@ -173,7 +174,8 @@ class StepCosts:
             for curve in self.drafts.values():
                 curve.follow(self.target)
         if record.draft_rows:
-            self.draft(draft_name).observe([(n, 1, 0.0) for n in record.draft_rows], record.draft_s)
+            for passes in record.passes_by_model(draft_name):
+                self.draft(passes.model).observe([(n, 1, 0.0) for n in passes.rows], passes.seconds)
         elif record.draft_s > 0:
             asked = sum(part.draft_length > 0 for part in parts)
             if asked:

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline.config.drafter_names import MODEL, SUFFIX, is_mixed, mixed_with, model_of, models_of, with_mixed
 from paceline.policy.acceptance import Acceptance, SourceAcceptance
 from paceline.policy.calibration import AcceptanceLevel
 from paceline.policy.draft_lengths import Candidate, Choice, best_lengths, survival_of
 from paceline.policy.interface import SequenceView, StepView
 from paceline.policy.profile import NOTHING, Prices, Profile, mixed
-from paceline.policy.routes import allowed_drafters
+from paceline.policy.several_models import Arm, Passes, choose_in_turn
 from paceline.policy.step_costs import PREFILL_ROWS, StepCosts
 from paceline.policy.tracks import CachedProfile, CutProfile, RouteTrack
 
-SUFFIX, MIXED = "suffix", "mixed"
 CATCH_UP_FREE = 8
 """Missing tokens up to which a draft model's first pass hardly takes longer."""
 PROFILE_STEPS = 24
@@ -28,29 +28,6 @@ ACCEPTANCE_CHANGE = 0.1
 LEAST_GAIN = 0.02
 """Goodput that drafting must add before it is done, if all sequences draft: estimates are no better than
 that."""
-
-
-class Arm(NamedTuple):
-    """One way of drafting for one sequence."""
-
-    drafter: str
-    profile: Profile
-    start_s: float
-    """Seconds of a look-up, and of reading a text first, in each step."""
-    value: float
-    """What it is worth in a step beyond its cost, at the prices of the last one."""
-    model_value: float
-    """The same of asking the draft model, whatever the arm."""
-    model: str | None
-    """The draft model that it may ask."""
-    gain: float
-    """Expected tokens, times their weight."""
-    riding_value: float
-    """Its value where the draft passes are made for others in any case."""
-    survival: np.ndarray
-    """What its slots are put in order by."""
-    is_too_late: bool = False
-    """Whether the draft model would have to read a long text first, and that is not worth it any more."""
 
 
 def _by_value(arm: Arm) -> float:
@@ -90,7 +67,9 @@ class StepPlanner:
         self._done_at_step[what] = self._step
         return True
 
-    def begin(self, view: StepView, step: int, gain: float, num_wanted: int, most: int, model: str) -> None:
+    def begin(
+        self, view: StepView, step: int, gain: float, num_wanted: int, most: int, models: Sequence[str]
+    ) -> None:
         """Read this step's costs.
 
         Args:
@@ -99,7 +78,7 @@ class StepPlanner:
             gain: weighted tokens of the step without drafts.
             num_wanted: sequences that may draft.
             most: drafts that all of them may have together.
-            model: the draft model whose passes are counted.
+            models: the draft models whose passes are counted.
         """
         self._step = step
         self._arms: dict[tuple[Hashable, ...], list[Arm]] = {}
@@ -116,17 +95,21 @@ class StepPlanner:
             if not view.num_prompt_rows
             else self._costs.verify_table(self.num_sequences, self.context, self.base_rows, size)
         )
-        curve = self._costs.draft(model)
-        self.draft = curve.table(max(num_wanted, 1) + 2)[: max(num_wanted, 1) + 2]
         self._plain_price = gain / float(self.verify_alone[0])
         self._price = self._speedup * self._plain_price
         if self._row_s is None:
             self._row_s = _row_seconds(self.verify_alone, 0.0)
-        last = min(max(num_wanted, 1), len(self.draft) - 1)
-        row, share_s = self._price * self._row_s, float(self.draft[last]) / max(num_wanted, 1)
-        self.prices = Prices(row, self._price * share_s)
+        self.passes = {model: self._passes(model, max(num_wanted, 1)) for model in models or (MODEL,)}
+        self._first = next(iter(self.passes.values()))
+        self.prices = self._first.prices
+
+    def _passes(self, model: str, num_wanted: int) -> Passes:
+        draft = self._costs.draft(model).table(num_wanted + 2)[: num_wanted + 2]
+        last = min(num_wanted, len(draft) - 1)
+        row, share_s = self._price * (self._row_s or 0.0), float(draft[last]) / num_wanted
         # What a sequence adds to a pass that others make anyway.
-        self._riding = Prices(row, self._price * max(0.0, float(self.draft[last] - self.draft[last - 1])))
+        more_s = max(0.0, float(draft[last] - draft[last - 1]))
+        return Passes(draft, Prices(row, self._price * share_s), Prices(row, self._price * more_s))
 
     def end(self, choice: Choice) -> None:
         """Take over the prices that follow from a step's best lengths."""
@@ -148,9 +131,14 @@ class StepPlanner:
         found = self._arms.get(key)
         if found is None:
             found = self._arms[key] = self._compute_arms(wanted)
-        if view.num_draft_missing <= CATCH_UP_FREE:
+        if view.num_draft_missing <= CATCH_UP_FREE and (view.held_by is None or len(self.passes) == 1):
             return found
-        late = [self._late(arm, wanted) if arm.model is not None else arm for arm in found]
+        late = [
+            self._late(arm, wanted)
+            if arm.model is not None and view.num_missing_of(arm.model) > CATCH_UP_FREE
+            else arm
+            for arm in found
+        ]
         late.sort(key=_by_value)
         return late
 
@@ -159,7 +147,8 @@ class StepPlanner:
         view, track = wanted.view, wanted.track
         left = min(track.lengths.remaining(view.num_output_tokens), float(view.most_drafts + 1))
         num_steps = max(1.0, left / (1.0 + arm.gain / track.settings.weight))
-        start_s = self._catch_up_s(arm.model or "", view.num_draft_missing) / num_steps
+        model = arm.model or ""
+        start_s = self._catch_up_s(model, view.num_missing_of(model)) / num_steps
         price = self._price * start_s
         return arm._replace(
             start_s=arm.start_s + start_s, value=arm.value - price, model_value=arm.model_value - price,
@@ -178,47 +167,50 @@ class StepPlanner:
 
     def _compute_arms(self, wanted: Wanted) -> list[Arm]:
         view, track, most = wanted
-        names = allowed_drafters(track.settings.drafters)
+        names = with_mixed(track.settings.drafters)
         if view.speculation.drafter is not None:
             names = (view.speculation.drafter,)
         here = [name for name in names if name in view.drafters]
         found: list[Arm] = []
-        models = [name for name in here if name not in (SUFFIX, MIXED)]
-        if MIXED in here and not models:
-            models = ["model"]
-        best_model: Arm | None = None
-        for name in models:
-            arm = self._arm(track, name, name, most, 0.0)
+        for model in models_of(here):
+            arm = self._arm(track, model, model, most, 0.0)
             arm = arm._replace(model_value=arm.value)
-            best_model = arm if best_model is None or arm.value > best_model.value else best_model
-            if name in here:
+            if model in here:
                 found.append(arm)
+            mix = mixed_with(model)
+            if mix is not None and mix in here:
+                # Looking up costs next to nothing and only what is worth more is taken, so of equals this one
+                # is best: it is how the worth of matches stays known.
+                both = self._arm(track, mix, model, most, 0.0)
+                found.insert(0, both._replace(model_value=arm.value, start_s=self._costs.lookup_s))
         if SUFFIX in here:
             found.append(self._arm(track, SUFFIX, None, most, self._costs.lookup_s))
-        if MIXED in here and best_model is not None:
-            # Looking up costs next to nothing and only what is worth more is taken, so of equals this one is
-            # best: it is how the worth of matches stays known.
-            arm = self._arm(track, MIXED, best_model.drafter, most, 0.0)
-            found.insert(0, arm._replace(model_value=best_model.value, start_s=self._costs.lookup_s))
         found.sort(key=_by_value)
         return found
 
     def _arm(self, track: RouteTrack, drafter: str, model: str | None, most: int, start_s: float) -> Arm:
-        cached = self._profile(track, drafter)
+        passes = self._first if model is None else self.passes[model]
+        prices, rides = passes.prices, passes.riding
+        cached = self._profile(track, drafter, prices)
         cut = cached.cuts.get(most)
         if cut is None:
             cut = cached.cuts[most] = _cut(cached.profile, most)
         gain, rows, active = cut.gain, cut.rows, cut.active
         fixed = self._price * start_s
-        value = gain - self.prices.row * rows - self.prices.draft * active - fixed
-        riding = gain - self._riding.row * rows - self._riding.draft * active - fixed
+        value = gain - prices.row * rows - prices.draft * active - fixed
+        riding = gain - rides.row * rows - rides.draft * active - fixed
         return Arm(drafter, cut.profile, start_s, value, 0.0, model, gain, riding, cut.survival)
 
     def choose(self, arms: Sequence[Arm], plain_gain: float, price: float | None = None) -> Choice:
         """Return the best lengths for sequences that draft in these ways."""
         verify = self.verify_alone if price is None else self.verify
-        candidates = [Candidate(arm.profile, arm.start_s, arm.survival) for arm in arms]
-        choice = best_lengths(candidates, plain_gain, verify, self.draft, price)
+        models = {arm.model for arm in arms} - {None}
+        if len(models) > 1:
+            choice = choose_in_turn(arms, plain_gain, verify, self.passes, price)
+        else:
+            candidates = [Candidate(arm.profile, arm.start_s, arm.survival) for arm in arms]
+            passes = self.passes[next(iter(models))] if models else self._first  # type: ignore[index]
+            choice = best_lengths(candidates, plain_gain, verify, passes.seconds, price)
         num_drafting = sum(length > 0 for length in choice.lengths)
         least = LEAST_GAIN * num_drafting / max(1, self.num_sequences)
         if num_drafting and price is None and choice.speedup < 1 + least:
@@ -235,34 +227,34 @@ class StepPlanner:
         """Return what is known of a route with a source of drafts."""
         return self._acceptance.of(track.name, name)
 
-    def _profile(self, track: RouteTrack, name: str) -> CachedProfile:
+    def _profile(self, track: RouteTrack, name: str, prices: Prices) -> CachedProfile:
         length, weight = track.settings.most_drafts, track.settings.weight
         key = (name, weight, length)
         cached = track.profiles.get(key)
-        sources = (SUFFIX, "model") if name == MIXED else (name,)
+        sources = (SUFFIX, model_of(name) or name) if is_mixed(name) else (name,)
         known = tuple([self.source(track, source).calibration.level for source in sources])
         if (
             cached is not None
             and self._step - cached.step < PROFILE_STEPS
             and all(_is_alike(*pair) for pair in zip(known, cached.acceptance, strict=True))
-            and self._is_near(cached.prices)
+            and _is_near(cached.prices, prices)
         ):
             return cached
-        profile = self._compute(track, name, length, weight)
-        cached = track.profiles[key] = CachedProfile(profile, self.prices, self._step, known)
+        profile = self._compute(track, name, length, weight, prices)
+        cached = track.profiles[key] = CachedProfile(profile, prices, self._step, known)
         return cached
 
-    def _compute(self, track: RouteTrack, name: str, length: int, weight: float) -> Profile:
-        if name != MIXED:
-            return self.source(track, name).replay.profile(length, weight, self.prices)
-        model = self._profile(track, "model").profile
-        return mixed(self.source(track, SUFFIX).replay, model, length, weight, self.prices)
+    def _compute(self, track: RouteTrack, name: str, length: int, weight: float, prices: Prices) -> Profile:
+        if not is_mixed(name):
+            return self.source(track, name).replay.profile(length, weight, prices)
+        model = self._profile(track, model_of(name) or name, prices).profile
+        return mixed(self.source(track, SUFFIX).replay, model, length, weight, prices)
 
-    def _is_near(self, prices: Prices) -> bool:
-        now = self.prices
-        return abs(prices.row - now.row) <= PRICE_CHANGE * max(prices.row, now.row, 0.02) and abs(
-            prices.draft - now.draft
-        ) <= PRICE_CHANGE * max(prices.draft, now.draft, 0.02)
+
+def _is_near(prices: Prices, now: Prices) -> bool:
+    return abs(prices.row - now.row) <= PRICE_CHANGE * max(prices.row, now.row, 0.02) and abs(
+        prices.draft - now.draft
+    ) <= PRICE_CHANGE * max(prices.draft, now.draft, 0.02)
 
 
 def _is_alike(now: AcceptanceLevel, then: AcceptanceLevel) -> bool:

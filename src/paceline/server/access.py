@@ -1,4 +1,4 @@
-"""Who asks: API keys and the administrator's token, compared in constant time, and each key's limits."""
+"""Who asks: API keys and the administrators' tokens, compared in constant time, and each key's limits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Gate:
     """Tells callers by their keys."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self._token = settings.admin_token
+        self._tokens = settings.tokens
         self._admin_remote = settings.admin_remote
         self._anybody = Caller()
         self._keys = [(key.key, _caller(name, key)) for name, key in settings.api_keys.items()]
@@ -90,11 +90,18 @@ class Gate:
         return found
 
     def is_admin(self, authorization: str | None) -> bool:
-        """Whether a request carries the administrator's token."""
-        return self._token is not None and is_same(self._token, bearer(authorization))
+        """Whether a request carries an administrator's token."""
+        return self._admin(authorization) is not None
 
-    def check_admin(self, authorization: str | None, host: str | None) -> None:
-        """Refuse whoever may not administrate.
+    def _admin(self, authorization: str | None) -> str | None:
+        given, found = bearer(authorization), None
+        for name, token in self._tokens.items():  # all of them, so that time tells nothing
+            if is_same(token, given):
+                found = name
+        return found
+
+    def check_admin(self, authorization: str | None, host: str | None) -> str:
+        """Return the name of who administrates, and refuse whoever may not.
 
         Args:
             authorization: the header.
@@ -102,9 +109,9 @@ class Gate:
 
         Raises:
             ForbiddenError: there is no administration, or not from there.
-            AuthenticationError: the token is not the right one.
+            AuthenticationError: the token is none of them.
         """
-        if self._token is None:
+        if not self._tokens:
             raise ForbiddenError(
                 given="administration of a server without an admin token",
                 expected="a token in its configuration",
@@ -116,12 +123,14 @@ class Gate:
                 expected="a request from the server's own",
                 remedy="Ask from there, or set server.admin_remote: true",
             )
-        if not self.is_admin(authorization):
+        name = self._admin(authorization)
+        if name is None:
             raise AuthenticationError(
                 given="no admin token" if not bearer(authorization) else "another token",
-                expected="the header Authorization: Bearer TOKEN with server.admin_token",
-                remedy="Send that token",
+                expected="the header Authorization: Bearer TOKEN with a token of its configuration",
+                remedy="Send server.admin_token, or one of server.admin_tokens",
             )
+        return name
 
 
 def bearer(authorization: str | None) -> str:

@@ -11,9 +11,6 @@ from paceline.server.decisions import NUM_KEPT
 from paceline.server.service import Service
 from paceline.server.status import route_view, routes_view, snapshot, status_view
 
-ADMIN = "admin"
-"""Who changes a route with the admin token, as the decision log has it."""
-
 
 def service_of(request: Request) -> Service:
     """Return the service that the app was made with."""
@@ -21,12 +18,13 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def check_admin(request: Request) -> None:
-    """Refuse whoever may not administrate; see `Gate.check_admin`."""
+def check_admin(request: Request) -> str:
+    """Return who administrates, and refuse whoever may not; see `Gate.check_admin`."""
     host = request.client.host if request.client is not None else None
-    service_of(request).gate.check_admin(request.headers.get("authorization"), host)
+    return service_of(request).gate.check_admin(request.headers.get("authorization"), host)
 
 
+AdminOf = Annotated[str, Depends(check_admin)]
 ServiceOf = Annotated[Service, Depends(service_of)]
 
 router = APIRouter(prefix="/admin", tags=["administration"], dependencies=[Depends(check_admin)])
@@ -45,21 +43,21 @@ async def list_routes(service: ServiceOf) -> dict[str, Any]:
 
 @router.patch("/routes/{name}")
 async def change_route(
-    service: ServiceOf, name: str, values: Annotated[dict[str, Any], Body()]
+    service: ServiceOf, admin: AdminOf, name: str, values: Annotated[dict[str, Any], Body()]
 ) -> dict[str, Any]:
     """Change keys of a route from the next step on, requests that run included; the change is kept."""
     if not values:
         raise ConfigError(
             given="a change without a key", expected='keys such as {"speculation": "off"}', remedy="Name one"
         )
-    await service.book.change(name, values, ADMIN)
+    await service.book.change(name, values, admin)
     return route_view(service, name, await snapshot(service))
 
 
 @router.delete("/routes/{name}/overlay")
-async def reset_route(service: ServiceOf, name: str) -> dict[str, Any]:
+async def reset_route(service: ServiceOf, admin: AdminOf, name: str) -> dict[str, Any]:
     """Let a route be what the file says again."""
-    await service.book.reset(name, ADMIN)
+    await service.book.reset(name, admin)
     return route_view(service, name, await snapshot(service))
 
 
@@ -73,9 +71,9 @@ async def list_decisions(
 
 
 @router.post("/reload")
-async def reload(service: ServiceOf) -> dict[str, Any]:
+async def reload(service: ServiceOf, admin: AdminOf) -> dict[str, Any]:
     """Read the configuration again, now."""
-    return {"changes": await service.follower.reload(ADMIN)}
+    return {"changes": await service.follower.reload(admin)}
 
 
 @status_router.get("/status")

@@ -185,6 +185,6 @@ def _values(entries: Mapping[str, OverlayEntry]) -> dict[str, Any]:
 def _checked(
     name: str, base: RouteSettings, values: Mapping[str, Any], engine: EngineSettings
 ) -> RouteSettings:
-    settings = base.changed(values)
+    settings = base.changed(values).among(tuple(engine.draft_models))
     check_route(name, settings, engine)
     return settings

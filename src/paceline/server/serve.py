@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import uvicorn
 
+from paceline.config.drafter_names import role_of
 from paceline.config.engine import EngineSettings
 from paceline.config.server import ServeSettings
 from paceline.engine.calibration import file_digest
@@ -76,8 +77,8 @@ async def serve(
 def model_digests(engine: EngineSettings, loaded: LoadedEngine) -> Mapping[str, tuple[str, str]]:
     """Return (name, digest) of the models that are loaded, by role."""
     found = {"target": (loaded.target_name, file_digest(resolve(engine.target)))}
-    if loaded.draft_name is not None and engine.draft is not None:
-        found["draft"] = (loaded.draft_name, file_digest(resolve(engine.draft)))
+    for drafter, name in loaded.draft_names.items():
+        found[role_of(drafter)] = (name, file_digest(resolve(engine.draft_models[drafter])))
     return found
 
 

@@ -46,7 +46,7 @@ async def status_view(service: Service) -> dict[str, Any]:
         "model": service.model_name,
         "models": {role: {"name": one[0], "digest": one[1]} for role, one in service.models.items()},
         "default_route": service.book.default,
-        "has_admin": service.settings.server.admin_token is not None,
+        "has_admin": bool(service.settings.server.tokens),
         "routes": [route_view(service, name, now) for name in service.book.routes],
         "engine": {
             "num_running": now.num_running,

@@ -1,0 +1,233 @@
+"""What the server adds to the engine: the same requests over HTTP, as streams on loopback, and without it.
+
+    python benchmarks/server_overhead.py [--rounds 7] [--streams 8] [--tokens 96] [--threads N]
+
+One process holds one engine and a server in front of it. In turns, a round of streams is answered through
+HTTP, for a client in another process, and by stepping the engine on its own thread, where the server has
+nothing to do. The client is a bare socket loop; what it takes is told apart, since on few cores it takes time
+from the engine that no server does."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.config.file import load_serve_config
+from paceline.engine.engine import Engine
+from paceline.engine.loading import LoadedEngine
+from paceline.engine.requests import RequestMaker
+from paceline.records import SamplingParams, SpeculationParams
+from paceline.server.app import create_app
+from paceline.server.serve import load, model_digests
+from paceline.server.service import Service
+
+TARGET = "smollm2-135m-instruct"
+NUM_ALONE = 40
+
+
+def prompts(count: int, turn: int) -> list[str]:
+    words = "riders in a line take turns at the front and rest behind one another where the wind is less"
+    return [f"Turn {turn}, rider {place}: {words}. " * 2 for place in range(count)]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+# The client's process: one line of JSON in for each round, one out.
+
+
+def client_main(port: int) -> None:
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if asked["alone"]:
+            found = [asyncio.run(_ask(port, asked["tokens"], [text])) for text in asked["prompts"]]
+            answer = {"ttft": [one["ttft"][0] for one in found]}
+        else:
+            answer = asyncio.run(_ask(port, asked["tokens"], asked["prompts"]))
+        print(json.dumps(answer), flush=True)
+
+
+async def _ask(port: int, tokens: int, texts: Sequence[str]) -> dict[str, Any]:
+    cpu, begin = time.process_time(), time.perf_counter()
+    ttft = await asyncio.gather(*(_stream(port, tokens, text) for text in texts))
+    return {
+        "ttft": ttft,
+        "seconds": time.perf_counter() - begin,
+        "cpu": time.process_time() - cpu,
+    }
+
+
+async def _stream(port: int, tokens: int, text: str) -> float:
+    """Read one stream to its end; returns the seconds until its first token."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = json.dumps(
+        {
+            "model": "m",
+            "prompt": text,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+        }
+    ).encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: l\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    begin, first, end = time.perf_counter(), 0.0, b""
+    writer.write(head.encode() + body)
+    while data := await reader.read(1 << 16):
+        if not first and b'"text":' in data:
+            first = time.perf_counter() - begin
+        end = (end + data)[-64:]
+    writer.close()
+    if b"[DONE]" not in end or not first:
+        raise RuntimeError(f"a stream that ended in {end!r}")
+    return first
+
+
+class Client:
+    def __init__(self, port: int) -> None:
+        command = [sys.executable, __file__, "--client", str(port)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, texts: Sequence[str], tokens: int, alone: bool = False) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(
+            json.dumps({"prompts": texts, "tokens": tokens, "alone": alone}),
+            file=self._process.stdin,
+            flush=True,
+        )
+        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return found
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+# The serving process.
+
+
+def direct(
+    engine: Engine, loaded: LoadedEngine, maker: RequestMaker, texts: Sequence[str], tokens: int
+) -> dict[str, Any]:
+    """Answer the same requests on the engine's thread, with nobody else there."""
+    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    begin = time.perf_counter()
+    for text in texts:
+        ids = loaded.tokenizer.encode(text, add_special=True)
+        engine.submit(maker.make(ids, params, speculation=SpeculationParams(enabled="route"), route="off"))
+    ttft = []
+    while engine.has_work:
+        ttft += [c.result.timing.ttft_s for c in engine.step() if c.result is not None]
+    return {"ttft": ttft, "seconds": time.perf_counter() - begin}
+
+
+async def measure(options: argparse.Namespace) -> None:
+    import uvicorn
+
+    flags: dict[str, Any] = {
+        "target": TARGET, "context_length": 1024, "kv_memory": "512MiB", "threads": options.threads,
+        "max_num_seqs": options.streams, "calibration": "off",
+        "routes": {"off": {"speculation": "off"}}, "default_route": "off",
+        "server": {"port": 0, "model_name": "m"},
+    }  # fmt: skip
+    settings = load_serve_config(None, flags, environ={})
+    loaded = load(settings)
+    from paceline.runtime import AsyncLLM
+
+    llm = AsyncLLM(loaded, settings.engine, max_queued=64)
+    service = Service(llm, settings, model_digests(settings.engine, loaded))
+    await service.start()
+    config = uvicorn.Config(create_app(service), port=0, lifespan="off", log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    client = Client(server.servers[0].sockets[0].getsockname()[1])
+    maker = RequestMaker(loaded, settings.engine)
+
+    async def over_http(texts: Sequence[str], tokens: int, alone: bool = False) -> dict[str, Any]:
+        return await asyncio.to_thread(client.ask, texts, tokens, alone)
+
+    async def without(texts: Sequence[str], tokens: int) -> dict[str, Any]:
+        return await llm.runtime.call(lambda engine: direct(engine, loaded, maker, texts, tokens))
+
+    async def afresh() -> None:
+        await llm.runtime.call(lambda engine: engine.clear_prefix_cache())
+
+    http: list[dict[str, Any]] = []
+    plain: list[dict[str, Any]] = []
+    for turn in range(-1, options.rounds):
+        ways = [(http, over_http), (plain, without)]
+        for found, way in ways if turn % 2 else reversed(ways):
+            await afresh()
+            one = await way(prompts(options.streams, turn), options.tokens)
+            if turn >= 0:
+                found.append(one)
+    await afresh()
+    alone_http = (await over_http(prompts(NUM_ALONE, 100), 1, alone=True))["ttft"]
+    await afresh()
+    alone = [(await without([text], 1))["ttft"][0] for text in prompts(NUM_ALONE, 100)]
+    client.close()
+    server.should_exit = True
+    await serving
+    await llm.runtime.shutdown(0.0)
+    service.close()
+    report(options, http, plain, alone_http, alone)
+
+
+def report(
+    options: argparse.Namespace, http: list[dict[str, Any]], plain: list[dict[str, Any]],
+    alone_http: list[float], alone: list[float],
+) -> None:  # fmt: skip
+    total = options.streams * options.tokens
+    speeds = [[total / one["seconds"] for one in rounds] for rounds in (http, plain)]
+    ratios = [b / a for a, b in zip(*speeds, strict=True)]
+    print(f"tokens / s over HTTP: {statistics.median(speeds[0]):.1f}")
+    print(f"tokens / s without:   {statistics.median(speeds[1]):.1f}")
+    spread = ", ".join(f"{100 * (ratio - 1):.1f}" for ratio in sorted(ratios))
+    print(f"added time, %: {100 * (statistics.median(ratios) - 1):.2f} (rounds: {spread})")
+    seconds = sum(one["seconds"] for one in http)
+    print(f"client's CPU: {100 * sum(one['cpu'] for one in http) / seconds:.1f} % of one core")
+    for label, of_http, of_plain in (
+        (
+            f"{options.streams} at once",
+            [t for one in http for t in one["ttft"]],
+            [t for one in plain for t in one["ttft"]],
+        ),
+        ("one at a time", alone_http, alone),
+    ):
+        for share in (0.5, 0.95):
+            a, b = percentile(of_http, share), percentile(of_plain, share)
+            name = f"TTFT p{100 * share:.0f}, {label}"
+            print(f"{name}: {1e3 * a:.1f} ms over HTTP, {1e3 * b:.1f} ms without, {1e3 * (a - b):+.1f} ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--client", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.client is not None:
+        client_main(options.client)
+    else:
+        asyncio.run(measure(options))
+
+
+if __name__ == "__main__":
+    main()
