@@ -282,6 +282,12 @@ def test_kv_is_set_aside_as_the_engine_does_it(pair: tuple[str, str]) -> None:
         (("--params-b", "7", "--memory-gb", "80", "--kv-gb", "-1"), "bytes for KV"),
         (("--draft", "d", "--memory-gb", "80"), "--draft without --target"),
         (("--target", "t", "--params-b", "7"), "--target and --params-b"),
+        (("--target", "t", "--kv-dtype", "fp8"), "--target and --kv-dtype"),
+        (
+            ("--params-b", "7", "--memory-gb", "80", "--draft-weights", "int4"),
+            "--params-b and --draft-weights",
+        ),
+        (("--params-b", "7", "--memory-gb", "80", "--link-latency-us", "5"), "without --link-gb-s"),
         (("--target", "nowhere.gguf"), "neither a preset nor an existing path"),
     ],
 )
@@ -318,6 +324,16 @@ def test_arrivals_are_simulated_and_accelerators_counted() -> None:
     assert found["simulated"]["without"]["routes"][0]["draft_length"] == 0
     assert found["simulated"]["with"]["routes"][0]["draft_length"] > 2
     assert as_json("capacity", *LARGE, *given) == found, "seeded"
+
+
+def test_a_route_without_arrivals_has_no_figures_of_a_simulation() -> None:
+    routes = ("--route", "a:arrivals=2,prompt=20,output=20,acceptance=0.8",
+              "--route", "b:arrivals=0,prompt=20,output=20,acceptance=0.8", "--answers", "20")  # fmt: skip
+    busy, idle = as_json("capacity", *LARGE[:-2], *routes)["routes"]
+    assert busy["simulated_speedup"] > 1
+    assert idle["simulated_speedup"] is None
+    shown = plan("capacity", *LARGE[:-2], *routes).stdout
+    assert re.search(r"^b +- +- +- +- +- +0.00$", shown, re.MULTILINE)
 
 
 def test_many_arrivals_need_more_machines() -> None:
@@ -375,6 +391,9 @@ def test_published_crossings_are_shown_beside_ours() -> None:
         ((*LARGE[:4], *LARGE[6:]), "neither --target nor --params-b"),
         (LARGE[4:], "neither --accelerator nor --curve"),
         ((*LARGE, "--curve", "x"), "both --accelerator and --curve"),
+        (("--curve", "x", "--acceptance", "1", "--params-b", "7"), "--curve and --params-b"),
+        ((*LARGE[:-2], "--route", ROUTE, "--prompt-tokens", "9"), "--route and --prompt-tokens"),
+        (("--published", "--route", ROUTE), "--published and --route"),
     ],
 )  # fmt: skip
 def test_capacity_refuses(arguments: tuple[str, ...], said: str) -> None:

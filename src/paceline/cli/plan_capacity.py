@@ -14,7 +14,7 @@ from paceline.cli.output import print_json
 from paceline.cli.plan_capacity_output import CapacityReport, RouteCapacity, show, show_published
 from paceline.cli.plan_curve import read_costs
 from paceline.cli.plan_models import PlannedModels, from_numbers
-from paceline.cli.plan_options import number_options
+from paceline.cli.plan_options import OF_NUMBERS, number_options, refuse_beside
 from paceline.errors import ConfigError
 from paceline.planner.capacity import (
     StepModel,
@@ -74,6 +74,7 @@ def capacity(**options: Any) -> None:
           --acceptance 0.8 --arrivals-per-s 4
     """
     if options["published"]:
+        refuse_beside("--published", ("accelerator", "curve", "acceptance", "routes", "params_b"))
         show_published([compare(one) for one in PUBLISHED], as_json=options["as_json"])
         return
     works = _workloads(options)
@@ -101,6 +102,7 @@ def _model(options: dict[str, Any]) -> tuple[StepModel, PlannedModels | None, tu
             remedy="Give --accelerator with --params-b and --draft-params-b, or --curve FILE",
         )
     if path is not None:
+        refuse_beside("--curve", (*OF_NUMBERS, "num_accelerators"))
         costs = read_costs(path)
         name, draft = next(iter(costs.drafts.items()))
         said = ", ".join(filter(None, (costs.description.get("machine"), costs.description.get("kernels"))))
@@ -146,10 +148,7 @@ def _workloads(options: dict[str, Any]) -> list[Workload]:
         return [
             Workload(found, options["prompt_tokens"], options["output_tokens"], options["arrivals_per_s"])
         ]
-    if options["acceptance"] is not None:
-        raise ConfigError(
-            given="--route and --acceptance", expected="one of them", remedy="Give each route its acceptance"
-        )
+    refuse_beside("--route", ("acceptance", "prompt_tokens", "output_tokens", "arrivals_per_s"))
     works = [_parse_route(text) for text in options["routes"]]
     if len({work.name for work in works}) < len(works):
         raise ConfigError(given="two routes of one name", expected="names that differ", remedy="Rename one")

@@ -59,7 +59,8 @@ class CapacityReport:
         """Return a route's simulated time between tokens without speculation over that with it."""
         if self.simulated is None:
             return None
-        return self.simulated[False].routes[place].token_s / self.simulated[True].routes[place].token_s
+        off, on = (self.simulated[s].routes[place].token_s for s in (False, True))
+        return None if off is None or on is None else off / on
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values; seconds and requests per second."""
@@ -204,17 +205,24 @@ def _show_simulated(report: CapacityReport) -> None:
         ("ROUTE", "MS/TOKEN OFF", "ON", "SPEEDUP", "TTFT MS OFF", "ON", "MEAN K"),
         [
             (
-                off.name, f"{1e3 * off.token_s:.1f}", f"{1e3 * on.token_s:.1f}",
-                f"{off.token_s / on.token_s:.2f}x",
-                f"{1e3 * off.ttft_s:.0f}", f"{1e3 * on.ttft_s:.0f}", f"{on.draft_length:.2f}",
+                off.name, _ms(off.token_s, 1), _ms(on.token_s, 1), _ratio(report.speedup_of(place)),
+                _ms(off.ttft_s, 0), _ms(on.ttft_s, 0), f"{on.draft_length:.2f}",
             )
-            for off, on in zip(plain.routes, auto.routes, strict=True)
+            for place, (off, on) in enumerate(zip(plain.routes, auto.routes, strict=True))
         ],
     )  # fmt: skip
     click.echo(f"decoding at once, on average: {plain.concurrency:.1f} off, {auto.concurrency:.1f} on")
     for word, served in (("without", plain), ("with", auto)):
         if served.num_waiting > 1:
             click.echo(f"{word} speculation {served.num_waiting} requests still waited: it does not keep up")
+
+
+def _ms(seconds: float | None, digits: int) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.{digits}f}"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
 
 
 def show_published(found: Sequence[Comparison], *, as_json: bool) -> None:

@@ -8,16 +8,12 @@ import click
 
 from paceline.cli.output import print_fields, print_json, print_table
 from paceline.cli.plan_models import DEFAULT_CONTEXT, PlannedModels, from_files, from_numbers, resident_bytes
-from paceline.cli.plan_options import number_options
+from paceline.cli.plan_options import OF_NUMBERS, number_options, refuse_beside
 from paceline.errors import ConfigError
 from paceline.planner.memory import GB, MemoryDemand, MemoryPlan, plan_memory
 from paceline.planner.placement import LINKS, Link, step_transfer
 from paceline.planner.suggestions import suggestions
 from paceline.policy.simulation.accelerators import ACCELERATORS, accelerator_of
-
-OF_FILES = ("target", "draft")
-OF_NUMBERS = ("params_b", "draft_params_b", "draft_dtype", "layers", "kv_heads", "head_size", "draft_layers",
-              "draft_kv_heads", "draft_head_size")  # fmt: skip
 
 
 @click.command()
@@ -43,8 +39,8 @@ OF_NUMBERS = ("params_b", "draft_params_b", "draft_dtype", "layers", "kv_heads",
 @click.option("--k", type=click.IntRange(1, 64), default=4, show_default=True, help="Draft length.")
 @click.option("--link-gb-s", type=float, metavar="GB/S",
               help="Price this link instead of the named ones: 10^9 bytes per second, one way.")  # fmt: skip
-@click.option("--link-latency-us", type=float, metavar="US", default=10.0, show_default=True,
-              help="Of a message over it.")  # fmt: skip
+@click.option("--link-latency-us", type=float, metavar="US",
+              help="Of a message over it. [default: 10]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def memory(**options: Any) -> None:
     """Plan the memory of a target and a draft model, and what the draft model costs in sequences.
@@ -83,13 +79,15 @@ def _models(options: dict[str, Any]) -> PlannedModels:
             given="--draft without --target", expected="both", remedy="Name the target's file, too"
         )
     if is_from_files:
-        both = [name for name in OF_NUMBERS if options[name] is not None]
-        if both:
-            raise ConfigError(
-                given="--target and --" + both[0].replace("_", "-"),
-                expected="files or numbers",
-                remedy="Leave the numbers out: the files have them",
-            )
+        refuse_beside("--target", OF_NUMBERS)
+    elif options["params_b"] is not None:
+        refuse_beside("--params-b", ("draft_weights", "draft_vocab"))
+    if options["link_gb_s"] is None and options["link_latency_us"] is not None:
+        raise ConfigError(
+            given="--link-latency-us without --link-gb-s",
+            expected="both: named links have their own latencies",
+            remedy="Give the link's bandwidth, too",
+        )
     options["memory_bytes"] = _memory_bytes(options, is_from_files)
     return from_files(options) if is_from_files else from_numbers(options)
 
@@ -177,7 +175,7 @@ def _show_placement(plan: MemoryPlan, models: PlannedModels, options: dict[str, 
     k, vocab = options["k"], models.target.vocab_size
     links = list(LINKS.values())
     if options["link_gb_s"] is not None:
-        links = [Link("as given", options["link_gb_s"], options["link_latency_us"] * 1e-6)]
+        links = [Link("as given", options["link_gb_s"], 1e-6 * (options["link_latency_us"] or 10.0))]
     rows = [("beside the target", f"{plan.sequences_with_draft:,}", "-", "-", "-")]
     for link in links:
         ids, full = (

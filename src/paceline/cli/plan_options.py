@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from paceline.errors import ConfigError
 from paceline.planner.shapes import BYTES_OF
 
 DTYPES = click.Choice(list(BYTES_OF))
@@ -27,6 +29,30 @@ _OPTIONS = (
     click.option("--draft-head-size", type=int, metavar="N"),
     click.option("--kv-dtype", type=DTYPES, default="bf16", show_default=True, help="Of keys and values."),
 )
+
+
+OF_NUMBERS = (
+    "params_b", "dtype", "draft_params_b", "draft_dtype", "layers", "kv_heads", "head_size", "draft_layers",
+    "draft_kv_heads", "draft_head_size", "kv_dtype",
+)  # fmt: skip
+"""Parameters of `number_options`."""
+
+
+def refuse_beside(flag: str, names: Sequence[str]) -> None:
+    """Refuse flags that were given beside one that makes them say nothing.
+
+    Raises:
+        ConfigError: one of them was given on the command line.
+    """
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            other = "--" + name.replace("_", "-").removesuffix("s" if name == "routes" else "")
+            raise ConfigError(
+                given=f"{flag} and {other}",
+                expected="one of them: the first leaves nothing for the second to say",
+                remedy=f"Leave {other} out, or {flag}",
+            )
 
 
 def number_options(command: Callable[..., Any]) -> Callable[..., Any]:

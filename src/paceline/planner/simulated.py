@@ -34,9 +34,9 @@ class ServedRoute:
 
     name: str
     num_answers: int
-    token_s: float
-    """Mean time between output tokens."""
-    ttft_s: float
+    token_s: float | None
+    """Mean time between output tokens; None where none came."""
+    ttft_s: float | None
     """Mean time to the first token, waiting included."""
     draft_length: float
     """Mean of verified drafts of its sequences, over all steps that they decoded in."""
@@ -125,14 +125,12 @@ def _served(result: SimulationResult, recorder: _Recorder, works: Sequence[Workl
 def _fared(name: str, answers: Sequence[GenerationResult], result: SimulationResult) -> ServedRoute:
     own = [one for one in answers if one.route == name]
     num_tokens = sum(one.timing.num_decoded for one in own)
-    seconds = sum(one.timing.decode_s for one in own)
+    waits = [one.timing.ttft_s for one in own if one.timing.ttft_s is not None]
     return ServedRoute(
         name,
         len(own),
-        seconds / num_tokens if num_tokens else float("nan"),
-        float(np.mean([one.timing.ttft_s for one in own if one.timing.ttft_s is not None]))
-        if own
-        else float("nan"),
+        sum(one.timing.decode_s for one in own) / num_tokens if num_tokens else None,
+        float(np.mean(waits)) if waits else None,
         result.mean_draft_length(name),
     )
 
