@@ -164,6 +164,13 @@ def test_the_policy_reaches_neither_torch_nor_an_engine_by_any_way() -> None:
     assert {layer for name in reached if (layer := _layer(name))} <= allowed
 
 
+def test_the_planner_reaches_neither_torch_nor_an_engine_by_any_way() -> None:
+    reached = _reached(_modules(), "planner")
+    assert "paceline.policy.simulation.simulator" in reached
+    assert {name.split(".")[0] for name in reached} & {"torch", "transformers", "gguf"} == set()
+    assert not {"kernels", "models", "engine"} & {layer for name in reached if (layer := _layer(name))}
+
+
 def _written(**sources: str) -> dict[str, ast.Module]:
     return {
         "paceline." + name.replace("__", "."): ast.parse(textwrap.dedent(text))

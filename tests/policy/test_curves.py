@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from paceline.errors import ConfigError
-from paceline.policy.simulation.curves import (
+from paceline.policy.simulation.accelerators import (
     ACCELERATORS,
     BANDWIDTH_REACHED,
     COMPUTE_REACHED,
     LAUNCH_S,
-    MEASURED,
-    roofline,
 )
+from paceline.policy.simulation.curves import MEASURED, roofline
 from paceline.policy.simulation.traffic import AcceptanceProcess
 from paceline.policy.step_costs import CalibratedCosts
 from tests.policy.scenes import auto, machine, run_auto, run_fixed
@@ -40,9 +39,19 @@ def test_what_has_no_roofline(arguments: tuple[str, float]) -> None:
         roofline(*arguments)
 
 
+def test_the_measured_cpu_is_no_data_sheet_and_gives_back_what_was_measured() -> None:
+    curve = roofline("cpu-zen3-2-cores", 1.54, bytes_per_param=980e6 / 1.54e9)
+    assert curve.seconds_of(1) == pytest.approx(
+        MEASURED["qwen2.5-coder-1.5b-q4_k_m"].curve.seconds_of(1), rel=0.05
+    )
+    assert curve.seconds_of(8) == pytest.approx(
+        MEASURED["qwen2.5-coder-1.5b-q4_k_m"].curve.seconds_of(8), rel=0.1
+    )
+
+
 def test_every_figure_has_its_source() -> None:
-    assert {"a100-80gb", "h100", "h200", "l4", "rtx-4090"} <= set(ACCELERATORS)
-    assert all(one.source for one in ACCELERATORS.values())
+    assert {"a100-40gb", "a100-80gb", "h100", "h200", "l4", "rtx-4090"} <= set(ACCELERATORS)
+    assert all("https://" in one.source or "benchmarks/" in one.source for one in ACCELERATORS.values())
     assert all(one.machine for one in MEASURED.values())
 
 

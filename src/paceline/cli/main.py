@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "config": "Explain and check configuration files.",
     "generate": "Answer prompts, with or without speculation, or both side by side.",
     "models": "Fetch, list and inspect models.",
+    "plan": "Plan memory, break-even and capacity from figures.",
     "routes": "Show, switch and explain the routes of a server that runs.",
     "serve": "Serve a model over OpenAI's API, with routes that are switched while it runs.",
 }

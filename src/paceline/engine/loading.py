@@ -119,7 +119,7 @@ def load_models(settings: EngineSettings) -> tuple[LoadedModel, dict[str, Loaded
     set_num_threads(settings.threads)
     use_instruction_set(load_settings().isa)
     _check_memory(settings, pick_device(settings.device))
-    target = load_model(resolve(settings.target), settings.device, _target_options(settings))
+    target = load_model(resolve(settings.target), settings.device, target_options(settings))
     _check_context(settings, target)
     return target, _load_drafts(settings, target)
 
@@ -136,11 +136,13 @@ def _policy(
     return SpeculationPolicy(routes, costs, log_path=settings.decision_log)
 
 
-def _target_options(settings: EngineSettings) -> LoadOptions:
+def target_options(settings: EngineSettings) -> LoadOptions:
+    """Return how the target is to be held."""
     return LoadOptions(Kernels(settings.kernels), Weights(settings.weights))
 
 
-def _draft_options(settings: EngineSettings) -> LoadOptions:
+def draft_options(settings: EngineSettings) -> LoadOptions:
+    """Return how the draft model is to be held."""
     is_from_file = settings.draft_weights == "file"
     return LoadOptions(
         Kernels(settings.kernels),
@@ -177,7 +179,7 @@ def _load_drafts(settings: EngineSettings, target: LoadedModel) -> dict[str, Loa
 
 
 def _load_draft(settings: EngineSettings, name: str) -> LoadedModel:
-    return load_model(resolve(settings.draft_models[name]), settings.device, _draft_options(settings))
+    return load_model(resolve(settings.draft_models[name]), settings.device, draft_options(settings))
 
 
 def _reload(settings: EngineSettings, name: str) -> CausalModel:

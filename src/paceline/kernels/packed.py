@@ -21,6 +21,24 @@ TRANSCODED_TYPES = {"IQ4_NL": "Q8_0", "Q3_K": "Q6_K"}
 REQUANTISED_FORMATS = ("Q8_0", "Q4_0", "Q4_1")
 """Formats that any known tensor type can be re-quantised to, on request."""
 
+BLOCK_ROWS = 16
+"""Output rows that packed weights hold side by side; a last block that is not full takes as much."""
+UNITS = {
+    "Q4_K": (256, 2304), "Q5_K": (256, 2816), "Q6_K": (256, 3392), "Q4_0": (64, 576), "Q4_1": (64, 640),
+    "Q5_0": (64, 704), "Q5_1": (64, 768), "Q8_0": (64, 1088),
+}  # fmt: skip
+"""(inputs, bytes) of a unit of a block, by format, as `native/layout.h` lays them out."""
+
+
+def packed_bytes(packed_format: str, num_rows: int, num_inputs: int) -> int:
+    """Return the bytes that a matrix [num_rows, num_inputs] takes once packed: `PackedLinear.nbytes`.
+
+    Raises:
+        KeyError: there is no such format.
+    """
+    unit_inputs, unit_bytes = UNITS[packed_format]
+    return -(-num_rows // BLOCK_ROWS) * -(-num_inputs // unit_inputs) * unit_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Matrix:

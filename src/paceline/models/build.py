@@ -56,10 +56,7 @@ def choose_decoder(
             they were not built.
         UnsupportedModelError: the same for a model that they cannot run.
     """
-    obstacle = _obstacle(config, source, device, options)
-    if obstacle is not None and not options.needs_weights and options.weights is not Weights.FILE:
-        options = replace(options, weights=Weights.FILE)
-        obstacle = _obstacle(config, source, device, options)
+    options, obstacle = options_taken(config, source, device, options)
     if obstacle is None:
         from paceline.models.native import build_native
 
@@ -73,6 +70,18 @@ def choose_decoder(
     level = logging.WARNING if isinstance(obstacle, UnsupportedModelError) else logging.INFO
     logger.log(level, "%s runs on the float32 reference on %s: %s", source.where, device, obstacle.given)
     return build_decoder(config, source, device, advance)
+
+
+def options_taken(
+    config: DecoderConfig, source: TensorSource, device: torch.device, options: LoadOptions
+) -> tuple[LoadOptions, PacelineError | None]:
+    """Return the options that a decoder would be built with, and what keeps it from the native kernels, if
+    anything does."""
+    obstacle = _obstacle(config, source, device, options)
+    if obstacle is not None and not options.needs_weights and options.weights is not Weights.FILE:
+        options = replace(options, weights=Weights.FILE)
+        obstacle = _obstacle(config, source, device, options)
+    return options, obstacle
 
 
 def _obstacle(

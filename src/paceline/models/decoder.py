@@ -46,6 +46,19 @@ class _Batch:
     store: PagedKVStore
 
 
+def reference_workspace(config: DecoderConfig, num_rows: int, num_logits: int, num_positions: int) -> int:
+    """Return about how many bytes a forward pass takes besides weights and KV, its logits included.
+
+    PyTorch frees intermediates as it goes, so those of the widest stage count, twice.
+    """
+    qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    widths = 3 * config.hidden_size + 2 * max(qkv, 3 * config.intermediate_size)
+    rows = reference.padded(num_rows, reference.ROW_TILE)
+    logits = reference.padded(num_logits, reference.ROW_TILE)
+    gathered = 2 * config.num_kv_heads * config.head_dim * reference.padded(num_positions, reference.KV_BLOCK)
+    return _FLOAT_BYTES * (rows * widths + gathered + 2 * logits * config.vocab_size)
+
+
 class Decoder:
     """A causal language model; see `models.interface.CausalModel` for the contract."""
 
@@ -98,19 +111,8 @@ class Decoder:
         return self.kv_in(KVArena(num_blocks, page_bytes, self._device), block_size)
 
     def workspace_bytes_for(self, num_rows: int, num_logits: int, num_positions: int) -> int:
-        """Most bytes that a forward pass takes besides weights and KV, its logits included.
-
-        An estimate: PyTorch frees intermediates as it goes, so those of the widest stage count, twice.
-        """
-        config = self.config
-        qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-        widths = 3 * config.hidden_size + 2 * max(qkv, 3 * config.intermediate_size)
-        rows = reference.padded(num_rows, reference.ROW_TILE)
-        logits = reference.padded(num_logits, reference.ROW_TILE)
-        gathered = (
-            2 * config.num_kv_heads * config.head_dim * reference.padded(num_positions, reference.KV_BLOCK)
-        )
-        return _FLOAT_BYTES * (rows * widths + gathered + 2 * logits * config.vocab_size)
+        """Most bytes that a forward pass takes besides weights and KV, its logits included; an estimate."""
+        return reference_workspace(self.config, num_rows, num_logits, num_positions)
 
     @torch.inference_mode()
     def forward(self, slices: Sequence[SequenceSlice], kv: KVStore) -> Tensor:

@@ -12,16 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels import _native
-from paceline.kernels.packed import PACKED_FORMATS, TRANSCODED_TYPES, Matrix, PackedLinear
+from paceline.kernels.packed import (
+    BLOCK_ROWS,
+    PACKED_FORMATS,
+    TRANSCODED_TYPES,
+    Matrix,
+    PackedLinear,
+)
 from paceline.models.decoder_config import DecoderConfig, Rotary
 from paceline.models.options import Weights
 from paceline.models.pages import release_pages
 from paceline.models.tensor_reader import EMBEDDING, FINAL_NORM, TensorReader
 from paceline.models.tensors import TensorInfo, TensorSource
-
-BLOCK_ROWS = 16
-"""Outputs that packed weights hold side by side."""
-
 
 _FOUR_BITS = ("Q4_K", "Q4_0", "Q4_1")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from paceline.errors import ConfigError
 from paceline.policy.costs import CostCurve
+from paceline.policy.simulation.accelerators import accelerator_of
 
 ROOFLINE_ROWS = (
     1,
@@ -64,38 +65,6 @@ MEASURED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Accelerator:
-    """An accelerator as its maker describes it."""
-
-    name: str
-    bandwidth_gb_s: float
-    tflops: float
-    """Dense, 16 bits, on matrix units."""
-    memory_gb: float
-    source: str
-
-
-ACCELERATORS = {
-    one.name: one
-    for one in (
-        Accelerator("a100-80gb", 2039, 312, 80, "NVIDIA A100 data sheet, SXM"),
-        Accelerator("h100", 3350, 989, 80, "NVIDIA H100 data sheet, SXM, without sparsity"),
-        Accelerator("h200", 4800, 989, 141, "NVIDIA H200 data sheet, SXM, without sparsity"),
-        Accelerator("l4", 300, 121, 24, "NVIDIA L4 data sheet, without sparsity"),
-        Accelerator(
-            "rtx-4090", 1008, 165, 24, "NVIDIA Ada GPU architecture paper, FP16 with FP32 accumulate"
-        ),
-    )
-}
-BANDWIDTH_REACHED = 0.8
-COMPUTE_REACHED = 0.6
-"""Shares of the data sheet's figures that large models reach in practice; an assumption, stated with
-results."""
-LAUNCH_S = 1e-3
-"""Of a step, for launching kernels and scheduling."""
-
-
 def roofline(
     accelerator: str,
     params_b: float,
@@ -103,41 +72,36 @@ def roofline(
     bytes_per_param: float = 2.0,
     kv_bytes_per_token: float = 0.0,
     num_accelerators: int = 1,
-    step_overhead_s: float = LAUNCH_S,
+    step_overhead_s: float | None = None,
 ) -> CostCurve:
     """Return T(rows) = max(weights / bandwidth, 2 params rows / compute) + overhead of a dense model.
 
     Williams, Waterman and Patterson, "Roofline" (2009). Attention reads each sequence's KV once a step.
 
     Args:
-        accelerator: one of `ACCELERATORS`.
+        accelerator: one of `accelerators.ACCELERATORS`.
         params_b: parameters in thousand millions, all of them read in each step.
         bytes_per_param: as they are stored.
         kv_bytes_per_token: of all layers.
         num_accelerators: that share the model; links cost nothing here, which flatters.
-        step_overhead_s: of each forward pass.
+        step_overhead_s: of each forward pass; the accelerator's own unless given.
 
     Raises:
         ConfigError: there is no such accelerator, or a figure is not positive.
     """
-    if accelerator not in ACCELERATORS:
-        raise ConfigError(
-            given=f"accelerator {accelerator!r}",
-            expected="one of " + ", ".join(ACCELERATORS),
-            remedy="Name one of them, or give a measured curve",
-        )
+    one = accelerator_of(accelerator)
     if not (params_b > 0 and bytes_per_param > 0 and num_accelerators > 0):
         raise ConfigError(
             given=f"{params_b} thousand million parameters of {bytes_per_param} bytes on {num_accelerators}",
             expected="positive figures",
             remedy="Correct them",
         )
-    one = ACCELERATORS[accelerator]
-    bandwidth = one.bandwidth_gb_s * 1e9 * BANDWIDTH_REACHED * num_accelerators
-    compute = one.tflops * 1e12 * COMPUTE_REACHED * num_accelerators
+    bandwidth = one.bandwidth_gb_s * 1e9 * one.bandwidth_reached * num_accelerators
+    compute = one.tflops * 1e12 * one.compute_reached * num_accelerators
     read_s = params_b * 1e9 * bytes_per_param / bandwidth
     row_s = 2 * params_b * 1e9 / compute
+    overhead_s = one.launch_s if step_overhead_s is None else step_overhead_s
     return CostCurve.of(
-        {rows: max(read_s, rows * row_s) + step_overhead_s for rows in ROOFLINE_ROWS},
+        {rows: max(read_s, rows * row_s) + overhead_s for rows in ROOFLINE_ROWS},
         per_context_s=kv_bytes_per_token / bandwidth,
     )

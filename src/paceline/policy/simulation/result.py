@@ -30,6 +30,10 @@ class SimulatedMachine:
     num_blocks: int = 0
     """KV blocks for target and drafts; 0 is as many as it takes."""
     block_size: int = 16
+    prefill_rows: int = 256
+    """Most rows of a step that only prompts, or prompts first, take part in."""
+    mixed_rows: int | None = None
+    """Prompt rows of a step beside decoding sequences; None is the engine's own rule."""
 
 
 @dataclass(slots=True)

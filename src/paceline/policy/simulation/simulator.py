@@ -20,7 +20,6 @@ from paceline.policy.simulation.traffic import SimulatedRoute, SimulatedSequence
 from paceline.records import FinishReason
 from paceline.step_records import SequenceStep, StepRecord
 
-PREFILL_ROWS = 256
 MIXED_RATIO = 1.5
 DRAFT_CHUNK = 128
 CATCH_UP = 8
@@ -105,7 +104,8 @@ class Simulator:
         decoding = [s for s in self._running if s.is_decoding]
         prefilling = [s for s in self._running if not s.is_decoding]
         is_alone = not decoding or (bool(prefilling) and _start_together(decoding, prefilling[0], now))
-        room = PREFILL_ROWS - len(decoding) if is_alone else max(8, int(MIXED_RATIO * len(decoding)))
+        mixed = machine.mixed_rows or max(8, int(MIXED_RATIO * len(decoding)))
+        room = machine.prefill_rows - len(decoding) if is_alone else mixed
         chunks: list[tuple[SimulatedSequence, int]] = []
         for sequence in prefilling:
             count = min(sequence.num_prompt_left, room)

@@ -1,0 +1,1 @@
+"""What speculation would buy and cost, from figures alone: nothing here loads a model."""
