@@ -51,20 +51,16 @@ def forecast_record(
 
 
 def _load(costs: StepCosts, text: RouteText, concurrency: int, found: list[Forecast]) -> dict[str, Any]:
-    best = found[0].setting
-    length = best.draft_length or 1
-    step = mean_step(costs, text, best.drafter, length, concurrency)
+    return {"concurrency": concurrency, "forecasts": [_one(costs, text, concurrency, one) for one in found]}
+
+
+def _one(costs: StepCosts, text: RouteText, concurrency: int, one: Forecast) -> dict[str, Any]:
+    length = one.setting.draft_length or 1
+    step = mean_step(costs, text, one.setting.drafter, length, concurrency)
     return {
-        "concurrency": concurrency,
-        "forecasts": [
-            {
-                "setting": one.setting.label,
-                "tokens_per_second": one.tokens_per_second,
-                "speedup": one.speedup,
-            }
-            for one in found
-        ],
-        "draft_length": length,
+        "setting": one.setting.label,
+        "tokens_per_second": one.tokens_per_second,
+        "speedup": one.speedup,
         "plain_step_s": step.plain_s,
         "draft_s": step.draft_s,
         "verify_s": step.verify_s,

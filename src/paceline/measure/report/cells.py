@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from paceline.measure.regret import Ratio
-from paceline.measure.setting import OFF
+from paceline.measure.setting import MODEL, OFF, Setting
 
 Run = Mapping[str, Any]
 """A record of the journal: one setting's run of one turn."""
@@ -33,17 +33,34 @@ def load_figures(
         "is_timed": bool(settings),
         "plain": _cell(plain) if plain else None,
         "settings": settings,
-        "forecasts": list(forecast["forecasts"]),
-        "forecast_step": {
-            "draft_length": forecast["draft_length"],
-            "plain_ms": 1e3 * forecast["plain_step_s"],
-            "draft_ms": 1e3 * forecast["draft_s"],
-            "verify_ms": 1e3 * forecast["verify_s"],
-        },
-        "break_even_acceptance": forecast["break_even_acceptance"],
+        "forecasts": [_forecast(one) for one in forecast["forecasts"]],
+        "chosen": list(forecast["chosen"]),
         "num_outputs": sum(one["num_outputs"] for one in runs),
         "num_identical": sum(one["num_identical"] for one in runs),
     }
+
+
+def _forecast(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "setting": one["setting"],
+        "tokens_per_second": one["tokens_per_second"],
+        "speedup": one["speedup"],
+        "plain_step_ms": 1e3 * one["plain_step_s"],
+        "draft_ms": 1e3 * one["draft_s"],
+        "verify_ms": 1e3 * one["verify_s"],
+        "break_even_acceptance": one["break_even_acceptance"],
+    }
+
+
+def break_even(load: Mapping[str, Any]) -> tuple[str, float | None] | None:
+    """Return the drafter of the best setting in which a draft model alone drafts, and the acceptance at which
+    that neither gains nor loses; none without a draft model. The acceptance is none where not even 1 would
+    do."""
+    for one in load["forecasts"]:
+        setting = Setting.parse(one["setting"])
+        if setting.drafter == MODEL:
+            return MODEL + (f":{setting.draft}" if setting.draft else ""), one["break_even_acceptance"]
+    return None
 
 
 def _setting(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from paceline.measure.report.cells import break_even
 from paceline.measure.setting import OFF, Setting
 
 WORTH = 1.03
@@ -45,13 +46,13 @@ class Choice:
         }
 
 
-def choose(loads: Sequence[Mapping[str, Any]], most_drafts: int, agreement: float | None) -> Choice:
+def choose(loads: Sequence[Mapping[str, Any]], most_drafts: int, agreement: Mapping[str, float]) -> Choice:
     """Return what to serve a route with.
 
     Args:
         loads: the figures of its loads (`cells.load_figures`).
         most_drafts: longest draft that was allowed.
-        agreement: share of tokens that its best drafter guesses.
+        agreement: share of tokens that each drafter guesses, by name.
     """
     known = {load["concurrency"]: _speedups(load) for load in loads}
     is_measured = any(load["is_timed"] for load in loads)
@@ -59,40 +60,66 @@ def choose(loads: Sequence[Mapping[str, Any]], most_drafts: int, agreement: floa
     best = {n: max(found.items(), key=lambda one: one[1], default=(OFF, 1.0)) for n, found in known.items()}
     off = Choice(Setting(), 0, "", dict.fromkeys(known, 1.0), is_measured)
     if all(value < WORTH for _, value in best.values()):
-        return _because(off, _not_worth(best, loads, agreement, basis))
-    labels = dict.fromkeys(label for found in known.values() for label in found)
-    whole = {
-        label: {n: found[label] for n, found in known.items()}
-        for label in labels
-        if all(label in found for found in known.values())
+        return replace(off, reason=_not_worth(best, loads, agreement, basis))
+    whole = _whole(loads, known)
+    auto = {
+        label: at
+        for label, at in whole.items()
+        if Setting.parse(label).is_auto and _gains(at, best) and _may_hold(label, loads)
     }
-    sound = {
-        label: at for label, at in whole.items() if min(at.values()) >= NEVER_BELOW and _mean(at) >= WORTH
+    fixed = {
+        label: {n: value for n, value in at.items() if value is not None}
+        for label, at in whole.items()
+        if not Setting.parse(label).is_auto
+        and all(value is not None and value >= NEVER_BELOW for value in at.values())
+        and _gains(at, best)
     }
-    fixed = {label: at for label, at in sound.items() if not Setting.parse(label).is_auto}
-    auto = {label: at for label, at in sound.items() if Setting.parse(label).is_auto}
     first = max(auto, key=lambda one: _mean(auto[one]), default=None)
     second = max(fixed, key=lambda one: _mean(fixed[one]), default=None)
-    if first is None and second is None:
-        return _because(off, _gains_but_loses(best, whole, basis))
-    is_fixed = first is None or (
-        second is not None and _mean(fixed[second]) > FIXED_AHEAD * _mean(auto[first])
+    if second is not None and (first is None or _is_ahead(fixed[second], auto[first])):
+        text = f"{_list(fixed[second])}, {basis}; the policy's own choice was slower, or was not timed"
+        return Choice(Setting.parse(second), most_drafts, text, fixed[second], is_measured)
+    if first is None:
+        return replace(off, reason=_gains_but_loses(best, whole, basis))
+    text = (
+        f"{_list(auto[first])}, {basis}" if any(auto[first].values()) else f"the policy is to choose, {basis}"
     )
-    label = second if is_fixed and second is not None else first
-    assert label is not None
-    setting, at = Setting.parse(label), sound[label]
-    text = f"{_list(at)}, {basis}"
-    if setting.is_auto:
-        text += "; the best fixed settings there: " + ", ".join(
-            f"{one} {value:.2f}x" for one, value in (_best_fixed(found) for found in known.values()) if one
-        )
-    else:
-        text += "; it is ahead of the policy's own choice, or the policy fell below plain decoding"
-    return Choice(setting, _room(known, most_drafts), text, at, is_measured)
+    text += "; the best fixed settings there: " + ", ".join(
+        f"{one} {value:.2f}x" for one, value in map(_best_fixed, known.values()) if one
+    )
+    return Choice(Setting.parse(first), _room(known, most_drafts), text, auto[first], is_measured)
 
 
-def _because(choice: Choice, reason: str) -> Choice:
-    return Choice(choice.setting, choice.max_draft_length, reason, choice.speedups, choice.is_measured)
+def _whole(
+    loads: Sequence[Mapping[str, Any]], known: Mapping[int, Mapping[str, float]]
+) -> dict[str, dict[int, float | None]]:
+    """Return the speedup of each setting at every load; none where it was neither timed nor forecast."""
+    labels = [label for load in loads for label in (*load["chosen"], *known[load["concurrency"]])]
+    return {label: {n: found.get(label) for n, found in known.items()} for label in dict.fromkeys(labels)}
+
+
+def _gains(at: Mapping[int, float | None], best: Mapping[int, tuple[str, float]]) -> bool:
+    """Whether a setting gains anywhere; of one that was timed nowhere, whether others are forecast to."""
+    values = [value for value in at.values() if value is not None]
+    return max(values, default=max(value for _, value in best.values())) >= WORTH
+
+
+def _is_ahead(fixed: Mapping[int, float], auto: Mapping[int, float | None]) -> bool:
+    """Whether a fixed setting is clearly faster than the policy over the loads that both have."""
+    shared = [n for n, value in auto.items() if value is not None and n in fixed]
+    return bool(shared) and _mean({n: fixed[n] for n in shared}) > FIXED_AHEAD * _mean(
+        {n: auto[n] for n in shared}
+    )
+
+
+def _may_hold(label: str, loads: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the policy is nowhere shown to be below: it goes back to plain decoding by itself where it
+    loses, and a few runs scatter by more than what it may lose."""
+    for load in loads:
+        found = next((one["speedup"] for one in load["settings"] if one["setting"] == label), None)
+        if found is not None and max(found["value"], found["high"] or 0.0) < NEVER_BELOW:
+            return False
+    return True
 
 
 def _speedups(load: Mapping[str, Any]) -> dict[str, float]:
@@ -102,8 +129,9 @@ def _speedups(load: Mapping[str, Any]) -> dict[str, float]:
     return {one["setting"]: one["speedup"] for one in load["forecasts"]}
 
 
-def _mean(at: Mapping[int, float]) -> float:
-    return math.exp(sum(math.log(value) for value in at.values()) / len(at))
+def _mean(at: Mapping[int, float | None]) -> float:
+    known = [value for value in at.values() if value is not None]
+    return math.exp(sum(map(math.log, known)) / len(known)) if known else 1.0
 
 
 def _best_fixed(found: Mapping[str, float]) -> tuple[str, float]:
@@ -117,8 +145,8 @@ def _room(known: Mapping[int, Mapping[str, float]], most_drafts: int) -> int:
     return max(1, min(most_drafts, ROOM * max((length or 1 for length in lengths), default=most_drafts)))
 
 
-def _list(at: Mapping[int, float]) -> str:
-    return ", ".join(f"{value:.2f}x at {_clients(n)}" for n, value in at.items())
+def _list(at: Mapping[int, float | None]) -> str:
+    return ", ".join(f"{value:.2f}x at {_clients(n)}" for n, value in at.items() if value is not None)
 
 
 def _clients(concurrency: int) -> str:
@@ -128,24 +156,30 @@ def _clients(concurrency: int) -> str:
 def _not_worth(
     best: Mapping[int, tuple[str, float]],
     loads: Sequence[Mapping[str, Any]],
-    agreement: float | None,
+    agreement: Mapping[str, float],
     basis: str,
 ) -> str:
     found = ", ".join(f"{label} {value:.2f}x at {_clients(n)}" for n, (label, value) in best.items())
     text = f"do not speculate: nothing gains {WORTH - 1:.0%} at any load ({found}; {basis})"
-    needed = loads[0]["break_even_acceptance"]
-    if agreement is not None and needed is not None and agreement < needed:
-        text += f"; a drafted token stands in {agreement:.2f} of cases, and {needed:.2f} would be needed"
-    elif needed is None:
-        text += "; not even drafts that always stand would pay for their steps"
+    even = break_even(loads[0])
+    if even is None:
+        return text
+    drafter, needed = even
+    if needed is None:
+        text += "; drafts of the draft model would not pay for their steps if all of them stood"
+    elif agreement.get(drafter, 1.0) < needed:
+        text += (
+            f"; a drafted token stands in {agreement[drafter]:.2f} of cases, and pays from {needed:.2f} on"
+        )
     return text
 
 
 def _gains_but_loses(
-    best: Mapping[int, tuple[str, float]], whole: Mapping[str, Mapping[int, float]], basis: str
+    best: Mapping[int, tuple[str, float]], whole: Mapping[str, Mapping[int, float | None]], basis: str
 ) -> str:
     gains = ", ".join(f"{label} {value:.2f}x at {_clients(n)}" for n, (label, value) in best.items())
-    worst = min((min(at.values()) for at in whole.values()), default=0.0)
+    lowest = [value for at in whole.values() for value in at.values() if value is not None]
+    worst = min(lowest, default=0.0)
     return (
         f"do not speculate: some settings gain at some loads ({gains}; {basis}), but none holds "
         f"{NEVER_BELOW:.2f}x of plain decoding at all of them (down to {worst:.2f}x)"
