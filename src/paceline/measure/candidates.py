@@ -172,7 +172,7 @@ def ranked(
         one = Forecast(setting, on.tokens_per_second, on.tokens_per_second / plain)
         if drafter not in found or one.speedup > found[drafter].speedup:
             found[drafter] = one
-    return sorted(found.values(), key=lambda one: -one.speedup)
+    return sorted(found.values(), key=lambda one: (-one.speedup, len(one.setting.drafters)))
 
 
 def worth_timing(by_load: Mapping[int, Sequence[Forecast]]) -> dict[int, list[Setting]]:

@@ -45,6 +45,10 @@ class MeasureOptions:
     engine: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the engine: context_length, kv_memory, threads."""
 
+    def __post_init__(self) -> None:
+        """Refuse what no request could be answered with."""
+        self.sampling(SamplingParams(), 0)
+
     @property
     def draft_names(self) -> tuple[str | None, ...]:
         """The drafts to be measured; one that is none where there is no draft model."""

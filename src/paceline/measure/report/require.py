@@ -19,9 +19,11 @@ from typing import Any
 from paceline.errors import ConfigError
 from paceline.measure.setting import OFF
 
-_FORM = re.compile(r"\s*(\*|[A-Za-z0-9_.-]+)\.([a-z_]+)(?:@(\d+))?\s*(>=|<=|==|>|<)\s*(-?\d+(?:\.\d+)?)\s*")
+_FORM = re.compile(
+    r"\s*(\*|[A-Za-z0-9_.-]+)\.([a-z0-9_]+)(?:@(\d+))?\s*(>=|<=|==|>|<)\s*(-?\d+(?:\.\d+)?)\s*"
+)
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt, "==": operator.eq,
+    ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt, "==": math.isclose,
 }  # fmt: skip
 OF_LOADS = (
     "speedup", "tokens_per_second", "ttft_p50_ms", "ttft_p95_ms", "itl_p50_ms", "itl_p95_ms",
