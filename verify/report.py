@@ -1,14 +1,14 @@
-"""A report's page in headless Chromium: no error, no request, tables that can be read on a phone; and a picture
-of it for the documents.
+"""A report's page in headless Chromium: no error, no request, tables that can be read on a phone; with a
+picture of it for the documents.
 
     pip install playwright
     paceline measure ... --output report
-    python -m verify.report report/report.html      # needs a Chromium: apt install chromium
+    python -m verify.report report/report.html    # needs a Chromium: apt install chromium
 
-What it holds the page to, at a desktop's, a tablet's and a phone's width, in light and in dark: it loads without a
-word on the console, asks nobody for anything, is nowhere wider than the screen, shows every row of every table
-with the name of each figure, and has its pictures drawn. With `--made-up` it opens a report of invented figures,
-which needs no model.
+What it holds the page to, at a desktop's, a tablet's and a phone's width, in light and in dark: it loads
+without a word on the console, asks nobody for anything, is nowhere wider than the screen, shows every cell of
+every table whole and, on a phone, with its name, and has its pictures drawn. With `--made-up` it opens a report
+of invented figures, which needs no model.
 """
 
 from __future__ import annotations

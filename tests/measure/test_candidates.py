@@ -78,13 +78,13 @@ def test_the_best_the_policy_and_what_comes_close_are_timed() -> None:
     found = worth_timing(
         {1: forecasts(model_4=1.6, mixed_4=1.55, suffix_2=1.1), 8: forecasts(model_2=1.2, suffix_1=1.0)}
     )
-    assert labels(found) == {1: ["model:4", "auto", "mixed:4"], 8: ["model:2", "auto"]}
+    assert labels(found) == {1: ["auto", "model:4", "mixed:4"], 8: ["auto", "model:2"]}
 
 
 def test_the_policy_is_timed_without_a_draft_model_that_brings_nothing() -> None:
     found = worth_timing({1: forecasts(suffix_4=1.3, model_2=0.8)})
-    assert labels(found) == {1: ["suffix:4", "auto:suffix"]}
-    assert labels(worth_timing({1: forecasts(suffix_4=1.3)})) == {1: ["suffix:4", "auto:suffix"]}
+    assert labels(found) == {1: ["auto:suffix", "suffix:4"]}
+    assert labels(worth_timing({1: forecasts(suffix_4=1.3)})) == {1: ["auto:suffix", "suffix:4"]}
 
 
 def test_where_nothing_comes_near_only_the_best_is_timed_to_show_it() -> None:

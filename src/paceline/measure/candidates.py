@@ -27,7 +27,7 @@ CLOSE = 0.95
 HOPELESS = 0.9
 """Below so much of plain decoding, forecast, the policy is not timed: it would not draft."""
 MODEL_WORTH = 1.02
-"""What the draft model has to bring over look-ups alone for `auto` to be timed with it."""
+"""What the draft model has to bring over plain decoding somewhere for `auto` to be timed with it."""
 READ_ROWS = 256
 SOURCES = (MODEL, SUFFIX, MIXED)
 
@@ -178,34 +178,21 @@ def ranked(
 def worth_timing(by_load: Mapping[int, Sequence[Forecast]]) -> dict[int, list[Setting]]:
     """Return what to time at each load, besides plain decoding, the most important first.
 
-    The policy, unless nothing comes near plain decoding at any load: with the draft model where that brings
-    something over look-ups; and the best fixed setting, with a second one where it is close.
+    The policy, unless nothing comes near plain decoding at any load, and with the draft model unless that is
+    forecast to gain nowhere; and the best fixed setting, with another drafter's where it is close.
     """
-    most = max((one.speedup for found in by_load.values() for one in found), default=0.0)
-    auto = _auto(by_load) if most >= HOPELESS else None
-    chosen = {}
-    for concurrency, found in by_load.items():
-        best = [one.setting for one in found[:2] if one.speedup >= CLOSE * found[0].speedup]
-        chosen[concurrency] = best[:1] + ([auto] if auto is not None else []) + best[1:]
-    return chosen
-
-
-def _auto(by_load: Mapping[int, Sequence[Forecast]]) -> Setting:
     every = [one for found in by_load.values() for one in found]
-    with_model = [one for one in every if one.setting.needs_model]
-    if not with_model:
-        return Setting((SUFFIX,))
-    gains = [
-        max((one.speedup for one in found if one.setting.needs_model), default=0.0)
-        / max(1.0, *(one.speedup for one in found if not one.setting.needs_model), 1.0)
-        for found in by_load.values()
-    ]
-    best = max(with_model, key=lambda one: one.speedup)
-    return (
-        Setting((SUFFIX, MODEL), None, best.setting.draft)
-        if max(gains) >= MODEL_WORTH
-        else Setting((SUFFIX,))
-    )
+    auto = []
+    if max((one.speedup for one in every), default=0.0) >= HOPELESS:
+        gaining = [one for one in every if one.setting.needs_model and one.speedup >= MODEL_WORTH]
+        best = max(gaining, key=lambda one: one.speedup, default=None)
+        auto.append(
+            Setting((SUFFIX,)) if best is None else Setting((SUFFIX, MODEL), None, best.setting.draft)
+        )
+    return {
+        concurrency: auto + [one.setting for one in found[:2] if one.speedup >= CLOSE * found[0].speedup]
+        for concurrency, found in by_load.items()
+    }
 
 
 def crossing(

@@ -26,7 +26,7 @@ from paceline.measure.timing import Timing
 from paceline.measure.traffic import Traffic
 from paceline.models.download import resolve
 
-PLAIN_SHARE = 0.35
+PLAIN_SHARE = 0.4
 """Of the budget: most that may go into answers without drafts, which all else rests on."""
 
 

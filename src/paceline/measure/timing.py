@@ -21,7 +21,7 @@ MOST_SWEEPS = 3
 """Times that every prompt is timed in each setting, at most."""
 CLOSE = 0.95
 """Another draft model is timed on a route where its best forecast is within so much of the best of all."""
-FIRST_TURNS_SHARE = 0.9
+FIRST_TURNS_SHARE = 0.8
 """Of the time that is left: what first turns of all groups may take before less is timed."""
 LEAST_SETTINGS = 2
 
@@ -132,27 +132,34 @@ class Timing:
             own = [one for one in runs if (one["route"], one["concurrency"]) == (route, concurrency)]
             group.num_turns = max((int(one["turn"]) for one in own), default=0)
             found.append(group)
-        ends = {self._options.concurrency[0], max(self._options.concurrency)}
-        return sorted(found, key=lambda one: one.concurrency not in ends)
+        return found
 
     def _next(self, groups: Sequence[Group], until: float) -> Group | None:
         """Return the group whose turn it is, of those that have turns left and fit into the time."""
         left = self._budget_left() - until
         fitting = [one for one in groups if one.num_turns < one.most_turns and one.turn_s <= left]
-        return min(fitting, key=lambda one: one.coverage, default=None)
+        # First turns are short ones first, so that as few groups as may be are left without any.
+        return min(fitting, key=lambda one: (one.coverage, one.turn_s), default=None)
 
     def _trim(self, groups: Sequence[Group], left: float) -> None:
-        """Leave the least important settings out where else not every group would have a turn."""
-        first = sum(one.turn_s for one in groups if not one.num_turns)
-        for group in groups:
-            if first > FIRST_TURNS_SHARE * left and len(group.settings) > LEAST_SETTINGS + 1:
-                kept = group.settings[: LEAST_SETTINGS + 1]
-                group.turn_s *= len(kept) / len(group.settings)
-                group.settings = kept
+        """Leave the least important settings out, of the longest turns first, until every group is likely to
+        have a turn; plain decoding and one setting stay."""
+        waiting = [one for one in groups if not one.num_turns]
+        while sum(one.turn_s for one in waiting) > FIRST_TURNS_SHARE * left:
+            longer = [one for one in waiting if len(one.settings) > LEAST_SETTINGS]
+            if not longer:
+                return
+            group = max(longer, key=lambda one: one.turn_s)
+            group.turn_s *= 1 - 1 / len(group.settings)
+            group.settings.pop()
 
     def _warm_up(self, groups: Sequence[Group]) -> None:
-        modes = {setting.label: setting.mode for group in groups for setting in group.settings}
-        self._bench.warm_up(groups[0].answers[0].request, list(modes.values()))
+        """Draft once with each drafter, for the shortest prompt."""
+        settings = [setting for group in groups for setting in group.settings]
+        modes = {setting.drafter: setting.mode for setting in settings}
+        requests = [answer.request for group in groups for answer in group.answers]
+        shortest = min(requests, key=lambda one: len(one.prompt_token_ids))
+        self._bench.warm_up(shortest, list(modes.values()))
 
     def _turn(self, group: Group) -> None:
         batch = group.batch()

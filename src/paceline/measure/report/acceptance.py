@@ -15,7 +15,8 @@ LENGTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 LOW_AGREEMENT = 0.5
 """Below so much a draft model is said not to match a route's domain."""
 FAR_BELOW = 0.15
-"""Or where it is so far below its median over the routes."""
+"""Or where it is so far below its median over the routes, of which there are some."""
+LEAST_ROUTES = 3
 
 
 def traces_of(
@@ -133,7 +134,7 @@ def mismatches(by_route: Mapping[str, float | None]) -> dict[str, str]:
     for name, value in known.items():
         if value < LOW_AGREEMENT:
             found[name] = f"it guesses {value:.0%} of the tokens, fewer than half"
-        elif value < median - FAR_BELOW:
+        elif len(known) >= LEAST_ROUTES and value < median - FAR_BELOW:
             found[name] = (
                 f"it guesses {value:.0%} of the tokens, where its median over the routes is {median:.0%}"
             )
