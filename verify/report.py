@@ -7,8 +7,8 @@ picture of it for the documents.
 
 What it holds the page to, at a desktop's, a tablet's and a phone's width, in light and in dark: it loads
 without a word on the console, asks nobody for anything, is nowhere wider than the screen, shows every cell of
-every table whole and, on a phone, with its name, and has its pictures drawn. With `--made-up` it opens a report
-of invented figures, which needs no model.
+every table whole and, on a phone, with its name, and has its pictures drawn. With `--made-up` it opens a
+report of invented figures, which needs no model.
 """
 
 from __future__ import annotations

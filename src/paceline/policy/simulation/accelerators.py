@@ -1,4 +1,4 @@
-"""Accelerators as their makers describe them, and one CPU as it was measured: the one table of such figures."""
+"""Accelerators as their makers describe them, and one CPU as measured: the one table of such figures."""
 
 from __future__ import annotations
 
