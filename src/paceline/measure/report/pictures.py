@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,8 +38,8 @@ def pictures(report: Mapping[str, Any]) -> list[tuple[str, str, list[Picture]]]:
         ),
         (
             "Speed over concurrency",
-            "Dashed: forecast from step costs and readings. Points: timed. The vertical line is where the "
-            "best setting falls to plain decoding.",
+            "Dashed: forecast from step costs and readings, brought to the height of plain decoding as "
+            "timed. Points: timed. The vertical line is where the best setting falls to plain decoding.",
             [_over_load(route) for route in routes],
         ),
         (
@@ -76,10 +77,19 @@ def _over_load(route: Mapping[str, Any]) -> Picture:
     crossing, label = route["crossing"], route["recommendation"]["setting"]
     last = max([4 * max(load["concurrency"] for load in route["loads"]), 16])
     points = [one for one in crossing["points"] if one["concurrency"] <= last]
+    height = _height(route)
     lines = [
-        Line("plain, forecast", [(float(p["concurrency"]), p["plain"]) for p in points], 1, is_dashed=True),
         Line(
-            "best fixed, forecast", [(float(p["concurrency"]), p["best"]) for p in points], 2, is_dashed=True
+            "plain, forecast",
+            [(float(p["concurrency"]), height * p["plain"]) for p in points],
+            1,
+            is_dashed=True,
+        ),
+        Line(
+            "best fixed, forecast",
+            [(float(p["concurrency"]), height * p["best"]) for p in points],
+            2,
+            is_dashed=True,
         ),
     ]
     timed = [load for load in route["loads"] if load["plain"] is not None]
@@ -101,6 +111,21 @@ def _over_load(route: Mapping[str, Any]) -> Picture:
     return Picture(
         route["name"], plot, [(line.name, line.color, line.is_dashed) for line in lines if line.points]
     )
+
+
+def _height(route: Mapping[str, Any]) -> float:
+    """Return plain decoding as timed over as forecast, over the loads that were timed; 1 without any.
+
+    Requests that start and end together, and a machine that is faster than when its steps were timed, change
+    both curves alike.
+    """
+    forecast = {one["concurrency"]: one["plain"] for one in route["crossing"]["points"]}
+    ratios = [
+        load["plain"]["tokens_per_second"] / forecast[load["concurrency"]]
+        for load in route["loads"]
+        if load["plain"] is not None and load["concurrency"] in forecast
+    ]
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0
 
 
 def _best(load: Mapping[str, Any]) -> float | None:

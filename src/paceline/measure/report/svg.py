@@ -58,7 +58,7 @@ def line_plot(
         is_right = x > WIDTH * 0.7
         parts.append(
             f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-            f'<text class="note" x="{x + (-5 if is_right else 5):.1f}" y="{TOP + 11}" '
+            f'<text class="marked" x="{x + (-5 if is_right else 5):.1f}" y="{TOP + 11}" '
             f'text-anchor="{"end" if is_right else "start"}">{escape(mark[1])}</text>'
         )
     parts += [place.line(line) for line in lines]
