@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 WIDTHS = {"desktop": 1180, "tablet": 800, "phone": 390}
+PICTURE_HEIGHT = 1700
 NARROW = 640
 """Below this, rows are cards, and each cell says what it is."""
 
@@ -76,7 +77,7 @@ def main() -> None:
     parser.add_argument("page", type=Path, nargs="?", help="a report.html")
     parser.add_argument("--made-up", action="store_true", help="a report of invented figures")
     parser.add_argument("--chromium", default=shutil.which("chromium"), help="its path")
-    parser.add_argument("--screenshot", type=Path, help="picture at a desktop's width, in light")
+    parser.add_argument("--screenshot", type=Path, help="picture of its top at a desktop's width, in light")
     options = parser.parse_args()
     try:
         from playwright.sync_api import sync_playwright
@@ -92,7 +93,8 @@ def main() -> None:
                 page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
                 check(page, path, width)
                 if options.screenshot is not None and name == "desktop" and scheme == "light":
-                    page.screenshot(path=options.screenshot, full_page=True)
+                    page.set_viewport_size({"width": width, "height": PICTURE_HEIGHT})
+                    page.screenshot(path=options.screenshot)
                 page.close()
                 print(f"{scheme}, {name}: as it should be")
         browser.close()
