@@ -1,7 +1,7 @@
 """The `paceline` command: finds its subcommands, and turns errors into messages and exit codes.
 
-Exit codes: 0 done; 1 something went wrong; 2 what was asked for is wrong, as for a misspelt option; 130
-stopped by Ctrl-C.
+Exit codes: 0 done; 1 something went wrong; 2 what was asked for is wrong, as for a misspelt option; 3 a
+requirement (`measure --require`) is not met; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "calibrate": "Measure what steps of a pair of models cost, for the policy.",
     "config": "Explain and check configuration files.",
     "generate": "Answer prompts, with or without speculation, or both side by side.",
+    "measure": "Measure your own traffic: whether to speculate, with what, and up to which load.",
     "models": "Fetch, list and inspect models.",
     "plan": "Plan memory, break-even and capacity from figures.",
     "routes": "Show, switch and explain the routes of a server that runs.",

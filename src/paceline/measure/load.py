@@ -29,6 +29,17 @@ class LoadRequest:
     sampling: SamplingParams
     seed: int
 
+    def submitted(self, mode: Mode) -> Request:
+        """Return it as an engine takes it."""
+        return Request(
+            id=self.id,
+            prompt_token_ids=self.prompt_token_ids,
+            sampling=self.sampling,
+            speculation=mode.speculation,
+            seed=self.seed,
+            route=self.route,
+        )
+
 
 @dataclass(slots=True)
 class _Delivery:
@@ -85,12 +96,20 @@ class LoadLoop:
                 yield LoadCell.of(group, concurrency, mode.label, list(results.values()), counts, off)
 
     def run(
-        self, requests: Sequence[LoadRequest], concurrency: int, mode: Mode
+        self,
+        requests: Sequence[LoadRequest],
+        concurrency: int,
+        mode: Mode,
+        prepare: Callable[[], None] = lambda: None,
     ) -> tuple[dict[str, GenerationResult], CellCounts]:
-        """Answer all requests once in one mode; return the answers in their order, and what was counted."""
+        """Answer all requests once in one mode; return the answers in their order, and what was counted.
+
+        `prepare` is called when drafters have forgotten everything, to teach them what they should know.
+        """
         engine = self._engine
         engine.clear_prefix_cache()
         engine.forget_answers()
+        prepare()
         before, kv_before = engine.totals.copy(), engine.kv_stats()
         preemptions_before = engine.num_preemptions
         waiting = iter(requests)
@@ -132,16 +151,7 @@ class LoadLoop:
         self._submit(request, mode)
 
     def _submit(self, request: LoadRequest, mode: Mode) -> None:
-        self._engine.submit(
-            Request(
-                id=request.id,
-                prompt_token_ids=request.prompt_token_ids,
-                sampling=request.sampling,
-                speculation=mode.speculation,
-                seed=request.seed,
-                route=request.route,
-            )
-        )
+        self._engine.submit(request.submitted(mode))
 
     def _take(
         self,
