@@ -171,7 +171,9 @@ class Bench:
         """Tell the policy what readings of a route's answers gave, as it learns from a server's idle time."""
         for reading in readings:
             if reading.matches:
-                self.policy.on_scored(route, list(zip(reading.confidences, reading.matches, strict=True)))
+                self.policy.on_scored(
+                    route, MODEL, list(zip(reading.confidences, reading.matches, strict=True))
+                )
 
     def warm_up(self, request: LoadRequest, modes: Sequence[Mode]) -> None:
         """Answer one request in a few tokens in each mode, lest a run pay for what is only done once."""

@@ -157,8 +157,8 @@ class _Recorder:
         self.answers.append(result)
         self.inner.on_finish(result)
 
-    def wants_scored(self, route: str | None) -> bool:
+    def wants_scored(self, route: str | None) -> str | None:
         return self.inner.wants_scored(route)
 
-    def on_scored(self, route: str | None, scored: Sequence[tuple[float, bool]]) -> None:
-        self.inner.on_scored(route, scored)
+    def on_scored(self, route: str | None, model: str, scored: Sequence[tuple[float, bool]]) -> None:
+        self.inner.on_scored(route, model, scored)
