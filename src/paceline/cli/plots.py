@@ -59,7 +59,9 @@ def save_panels(
             axis.plot(*zip(*points, strict=True), marker="o", label=name)
         axis.set(title=title, xlabel=x_label, ylabel=y_label)
         if is_log:
+            values = sorted({x for points in lines.values() for x, _ in points})
             axis.set_xscale("log", base=2)
+            axis.set_xticks(values, [f"{value:g}" for value in values], minor=False)
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
         axis.legend(fontsize="small")
