@@ -142,3 +142,13 @@ def test_mixed_goes_with_both_of_its_parts() -> None:
     assert with_mixed(("suffix", "model")) == ("suffix", "model", "mixed")
     assert with_mixed(("model",)) == ("model",)
     assert with_mixed(("mixed",)) == ("mixed",)
+
+
+def test_no_two_settings_in_force_have_one_version() -> None:
+    """By which a held plan knows that it does not serve any more, also where a whole table was replaced."""
+    first, second = (RouteTable({"r": RouteSettings()}) for _ in range(2))
+    seen = [first.version, second.version]
+    for table in (first, second):
+        table.replace("r", RouteSettings(speculation=Speculation.OFF))
+        seen.append(table.version)
+    assert len(set(seen)) == 4

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ MAX_LABELS = 64
 """Routes that a table without configured ones tells apart; labels beyond share one, so that figures stay
 few."""
 OTHER = "other"
+_VERSIONS = itertools.count()
 
 
 class RouteTable:
@@ -50,8 +52,8 @@ class RouteTable:
         self._routes = dict(routes)
         self._any_label = any_label
         self.default = default
-        self.version = 0
-        """Grows whenever settings are replaced."""
+        self.version = next(_VERSIONS)
+        """Another number whenever settings are replaced, and for each table."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,7 +107,7 @@ class RouteTable:
                 remedy="Name one of them, or add it to the configuration",
             )
         self._routes[name] = settings
-        self.version += 1
+        self.version = next(_VERSIONS)
 
 
 class RouteOverride(BaseModel):
