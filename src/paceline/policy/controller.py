@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.config.drafter_names import SUFFIX, models_of, together_first, with_mixed
+from paceline.config.drafter_names import SUFFIX, models_of
 from paceline.policy.acceptance import LEAST_OWN, Acceptance
 from paceline.policy.chooser import Outcome, asks_model, choose, uses_match
 from paceline.policy.counterfactual import ControlWindows
 from paceline.policy.decision_log import DecisionLog
 from paceline.policy.draft_lengths import Choice
+from paceline.policy.fixed_choices import fixed_choice, fixed_member
 from paceline.policy.held_plan import HeldPlan
-from paceline.policy.interface import PLAIN, RELEASED, DraftChoice, DraftPlan, SequenceView, StepView
+from paceline.policy.interface import PLAIN, RELEASED, DraftChoice, DraftPlan, StepView
 from paceline.policy.learning import Learner, ServedTotals
 from paceline.policy.model_trials import ModelTrials
 from paceline.policy.probing import Prober
@@ -190,7 +191,7 @@ class SpeculationPolicy:
             if said is Speculation.OFF:
                 continue
             if asked is True or (asked == "route" and said is Speculation.ON):
-                choice = _fixed(one, track)
+                choice = fixed_choice(one, track)
                 if choice.draft_length:
                     fixed[place] = choice
             else:
@@ -222,7 +223,7 @@ class SpeculationPolicy:
         asking: list[tuple[int, Wanted]] = []
         for place, choice in fixed.items():
             choices[place] = choice
-            members[view.sequences[place].number] = _fixed_member(choice.draft_length)
+            members[view.sequences[place].number] = fixed_member(choice.draft_length)
         if outcome is not None:
             for (place, one), arm, length in zip(wanted.items(), outcome.arms, outcome.lengths, strict=True):
                 if one.track.is_paused or has_several:
@@ -266,7 +267,7 @@ class SpeculationPolicy:
         if probes:
             choices = tuple(probes.get(place, choice) for place, choice in enumerate(choices))
             members = members | {
-                view.sequences[place].number: _fixed_member(probe.draft_length)
+                view.sequences[place].number: fixed_member(probe.draft_length)
                 for place, probe in probes.items()
                 if probe.draft_length
             }
@@ -286,18 +287,3 @@ class SpeculationPolicy:
             suffix=self._planner.source(one.track, SUFFIX).replay if uses_match(arm) else None,
             model_value=arm.model_value,
         )
-
-
-def _fixed_member(length: int) -> Member:
-    return Member(1.0, length, None, None, 0.0, is_fixed=True)
-
-
-def _fixed(one: SequenceView, track: RouteTrack) -> DraftChoice:
-    """Return what a sequence has whose draft length is nobody's to choose."""
-    asked, settings = one.speculation, track.settings
-    length = asked.draft_length if asked.enabled is True else settings.fixed_length
-    length = min(length, one.most_drafts, asked.max_draft_length or 64)
-    # All drafters of the route together, if there is one that mixes them.
-    names = (asked.drafter,) if asked.drafter else together_first(with_mixed(settings.drafters))
-    name = next((name for name in names if name in one.drafters), None)
-    return DraftChoice(length, name) if name is not None else PLAIN
