@@ -168,6 +168,9 @@ ONE = '<tool_call>\n{"name": "move", "arguments": {"to": "left"}}\n</tool_call>'
 TWO = '<tool_call>{"name": "stay"}</tool_call>'
 
 
+FENCED = '```json\n{\n  "name": "move",\n  "arguments": {"to": "left"}\n}\n```'
+
+
 @pytest.mark.parametrize(
     ("text", "said", "names"),
     [
@@ -179,6 +182,14 @@ TWO = '<tool_call>{"name": "stay"}</tool_call>'
         (ONE.replace("move", "run"), ONE.replace("move", "run"), []),
         (f"{ONE} and more", f"{ONE} and more", []),
         ("<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", []),
+        (FENCED, "", ["move"]),
+        (f"\n{FENCED}\n", "", ["move"]),
+        (FENCED.replace("move", "run"), FENCED.replace("move", "run"), []),
+        (f"{FENCED}\nSo be it.", f"{FENCED}\nSo be it.", []),
+        (f"As follows:\n{FENCED}", f"As follows:\n{FENCED}", []),
+        (FENCED[:-5], FENCED[:-5], []),
+        ('```json\n{"name": 1}\n```', '```json\n{"name": 1}\n```', []),
+        ("```python\nmove()\n```", "```python\nmove()\n```", []),
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 1000])
@@ -208,3 +219,47 @@ def test_a_real_model_calls_a_tool(preset_path: Any, tmp_path: Path) -> None:
         )
     calls: Any = answer.choices[0].message.tool_calls
     assert json.loads(calls[0].function.arguments) == {"to": "right"}
+
+
+def test_text_that_cannot_be_a_fenced_call_is_not_held_back() -> None:
+    parser = ToolText(use())
+    assert parser.push('```json\n{"na') == ""
+    assert parser.push('me": "mo') == ""
+    assert parser.push('on"') == '```json\n{"name": "moon"'
+    assert parser.push(": 1}") == ": 1}"
+
+
+@pytest.mark.models
+def test_a_real_model_that_may_choose_calls_a_tool(preset_path: Any) -> None:
+    model = "qwen2.5-coder-1.5b-instruct"
+    preset_path(model)
+    weather: Any = {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Get the current weather in a city.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
+        },
+    }
+    asked: Any = {
+        "model": model,
+        "messages": [{"role": "user", "content": "What is the weather in Paris right now?"}],
+        "tools": [weather],
+        "temperature": 0,
+        "max_tokens": 64,
+    }
+    with running(settings_of(target=model, **{**limits(), "context_length": 1024})) as state:
+        completions = state.client().chat.completions
+        answer = completions.create(**asked).choices[0]
+        deltas = [chunk.choices[0].delta for chunk in completions.create(**asked, stream=True)]
+    (call,) = answer.message.tool_calls or ()
+    assert answer.finish_reason == "tool_calls"
+    assert answer.message.content is None
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+    streamed = [part.function for delta in deltas for part in delta.tool_calls or ()]
+    assert [(one.name, one.arguments) for one in streamed] == [(call.function.name, call.function.arguments)]
+    assert not any(delta.content for delta in deltas)

@@ -2,11 +2,14 @@
 
 Served are templates that show tools and write calls as Qwen's and Hermes' do: a JSON object with name and
 arguments between `<tool_call>` tags. Where a call is required, the answer is held to that object by a schema.
+Qwen2.5-Coder is shown the tags and writes a fenced JSON block instead: an answer that is one such block, with
+the name of a tool that was offered, is a call too.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +20,8 @@ from paceline.parameters import StructuredOutput
 from paceline.server.schemas import ChatBody, ChatMessage, NamedTool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+FENCE = "```json"
+_FENCED = re.compile(r"\s*```json\s*(\{.*\})\s*```\s*", re.DOTALL)
 _PROBE = "paceline_probe"
 
 
@@ -133,11 +138,16 @@ class ToolText:
     def __init__(self, use: ToolUse) -> None:
         self._use = use
         self._held = ""
+        self._may_be_fenced = True
+        """As long as nothing was said that no fenced call begins with."""
 
     def push(self, text: str) -> str:
         """Take text in and return what of it is certainly said."""
         self._held += text
         if self._use.form is not None:
+            return ""
+        self._may_be_fenced = self._may_be_fenced and self._begins_fenced_call()
+        if self._may_be_fenced:
             return ""
         at = self._held.find(OPEN)
         if at < 0:
@@ -151,7 +161,11 @@ class ToolText:
 
     def finish(self, request_id: str) -> tuple[str, list[dict[str, Any]]]:
         """Return what is said besides, and the calls; what is not wholly a call counts as said."""
-        texts = [self._held] if self._use.form is not None else _between_tags(self._held)
+        fenced = _FENCED.fullmatch(self._held) if self._may_be_fenced else None
+        if self._use.form is not None:
+            texts: Sequence[str] | None = [self._held]
+        else:
+            texts = [fenced[1]] if fenced is not None else _between_tags(self._held)
         calls = [call for text in texts or () if (call := self._call(text)) is not None]
         if not texts or len(calls) < len(texts):
             return self._held, []
@@ -159,6 +173,12 @@ class ToolText:
             {"index": place, "id": f"call_{request_id}_{place}", "type": "function", "function": call}
             for place, call in enumerate(calls)
         ]
+
+    def _begins_fenced_call(self) -> bool:
+        """Whether what is held may go on to be a fenced call of a tool that was offered, or is one."""
+        dense = "".join(self._held.split())
+        heads = (f'{FENCE}{{"name":"{name}"' for name in self._use.names)
+        return any(dense.startswith(head) or head.startswith(dense) for head in heads)
 
     def _call(self, text: str) -> dict[str, str] | None:
         try:
