@@ -4,14 +4,17 @@
 
 One process holds one engine and a server in front of it. In turns, a round of streams is answered through
 HTTP, for a client in another process, and by stepping the engine on its own thread, where the server has
-nothing to do. The client is a bare socket loop; what it takes is told apart, since on few cores it takes time
-from the engine that no server does."""
+nothing to do. The client is a bare socket loop. CPU time of the client, of the event loop's thread and of all
+other threads of the serving process, the engine's, is told apart: on few cores the client takes time from the
+engine that no server does, and CPU time says what the ratio of two noisy speeds cannot."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+import selectors
+import socket
 import statistics
 import subprocess
 import sys
@@ -47,51 +50,67 @@ def percentile(values: Sequence[float], share: float) -> float:
 def client_main(port: int) -> None:
     for line in sys.stdin:
         asked = json.loads(line)
-        if asked["alone"]:
-            found = [asyncio.run(_ask(port, asked["tokens"], [text])) for text in asked["prompts"]]
-            answer = {"ttft": [one["ttft"][0] for one in found]}
-        else:
-            answer = asyncio.run(_ask(port, asked["tokens"], asked["prompts"]))
+        texts = [[text] for text in asked["prompts"]] if asked["alone"] else [asked["prompts"]]
+        cpu, begin = time.process_time(), time.perf_counter()
+        ttft = [one for together in texts for one in _read_all(port, asked["tokens"], together)]
+        answer = {
+            "ttft": ttft,
+            "seconds": time.perf_counter() - begin,
+            "cpu": time.process_time() - cpu,
+        }
         print(json.dumps(answer), flush=True)
 
 
-async def _ask(port: int, tokens: int, texts: Sequence[str]) -> dict[str, Any]:
-    cpu, begin = time.process_time(), time.perf_counter()
-    ttft = await asyncio.gather(*(_stream(port, tokens, text) for text in texts))
-    return {
-        "ttft": ttft,
-        "seconds": time.perf_counter() - begin,
-        "cpu": time.process_time() - cpu,
-    }
+def _read_all(port: int, tokens: int, texts: Sequence[str]) -> list[float]:
+    """Read streams to their end; returns the seconds until the first token of each."""
+    streams = [_Stream(port, tokens, text) for text in texts]
+    with selectors.DefaultSelector() as selector:
+        for stream in streams:
+            selector.register(stream.socket, selectors.EVENT_READ, stream)
+        num_open = len(streams)
+        while num_open:
+            for key, _ in selector.select():
+                if not key.data.read():
+                    selector.unregister(key.fileobj)
+                    num_open -= 1
+    return [stream.ttft_s for stream in streams]
 
 
-async def _stream(port: int, tokens: int, text: str) -> float:
-    """Read one stream to its end; returns the seconds until its first token."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    body = json.dumps(
-        {
-            "model": "m",
-            "prompt": text,
-            "max_tokens": tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-        }
-    ).encode()
-    head = (
-        "POST /v1/completions HTTP/1.1\r\nHost: l\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    begin, first, end = time.perf_counter(), 0.0, b""
-    writer.write(head.encode() + body)
-    while data := await reader.read(1 << 16):
-        if not first and b'"text":' in data:
-            first = time.perf_counter() - begin
-        end = (end + data)[-64:]
-    writer.close()
-    if b"[DONE]" not in end or not first:
-        raise RuntimeError(f"a stream that ended in {end!r}")
-    return first
+class _Stream:
+    def __init__(self, port: int, tokens: int, text: str) -> None:
+        body = json.dumps(
+            {
+                "model": "m",
+                "prompt": text,
+                "max_tokens": tokens,
+                "temperature": 0,
+                "ignore_eos": True,
+                "stream": True,
+            }
+        ).encode()
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nHost: l\r\n"
+            "Content-Type: application/json\r\nConnection: close\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        self.ttft_s = 0.0
+        self._end = b""
+        self._begin = time.perf_counter()
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.sendall(head.encode() + body)
+
+    def read(self) -> bool:
+        """Take what has arrived; returns whether more will come."""
+        data = self.socket.recv(1 << 16)
+        if not self.ttft_s and b'"text":' in data:
+            self.ttft_s = time.perf_counter() - self._begin
+        if data:
+            self._end = data if len(data) >= 64 else (self._end + data)[-64:]
+            return True
+        self.socket.close()
+        if b"[DONE]" not in self._end or not self.ttft_s:
+            raise RuntimeError(f"a stream that ended in {self._end!r}")
+        return False
 
 
 class Client:
@@ -173,7 +192,10 @@ async def measure(options: argparse.Namespace) -> None:
         ways = [(http, over_http), (plain, without)]
         for found, way in ways if turn % 2 else reversed(ways):
             await afresh()
+            loop_cpu, cpu = time.thread_time(), time.process_time()
             one = await way(prompts(options.streams, turn), options.tokens)
+            one["loop_cpu"] = time.thread_time() - loop_cpu
+            one["engine_cpu"] = time.process_time() - cpu - one["loop_cpu"]
             if turn >= 0:
                 found.append(one)
     await afresh()
@@ -199,8 +221,14 @@ def report(
     print(f"tokens / s without:   {statistics.median(speeds[1]):.1f}")
     spread = ", ".join(f"{100 * (ratio - 1):.1f}" for ratio in sorted(ratios))
     print(f"added time, %: {100 * (statistics.median(ratios) - 1):.2f} (rounds: {spread})")
-    seconds = sum(one["seconds"] for one in http)
-    print(f"client's CPU: {100 * sum(one['cpu'] for one in http) / seconds:.1f} % of one core")
+    token_us = 1e6 / statistics.median(speeds[1])
+    for label, key in (("client", "cpu"), ("event loop", "loop_cpu")):
+        each_us = 1e6 * statistics.median(one[key] for one in http) / total
+        print(f"CPU of the {label}: {each_us:.0f} us a token, {100 * each_us / token_us:.2f} % of its time")
+    engine_us = [
+        1e6 * statistics.median(one["engine_cpu"] for one in rounds) / total for rounds in (http, plain)
+    ]
+    print(f"CPU of the engine: {engine_us[0]:.0f} us a token over HTTP, {engine_us[1]:.0f} us without")
     for label, of_http, of_plain in (
         (
             f"{options.streams} at once",

@@ -104,6 +104,13 @@ class AnswerStream:
         found = [chunk.result async for chunk in self if chunk.result is not None]
         return tuple(sorted(found, key=lambda result: result.index))
 
+    def fail(self, error: PacelineError) -> None:
+        """Raise an error to whoever reads, which aborts a request that has not ended. On the event loop.
+
+        Chunks that have arrived are read before it.
+        """
+        self._mailbox.fail(error)
+
     def close(self) -> None:
         """Abort the request if it has not ended. Safe in any thread, and any number of times."""
         abandon, self._abandon = self._abandon, None

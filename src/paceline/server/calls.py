@@ -42,7 +42,9 @@ class Answers:
         self.results: list[GenerationResult] = []
         """Those that have ended, in the order in which they did."""
         self._timeout_s = timeout_s
-        self._ends_at = asyncio.get_running_loop().time() + timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._ends_at = self._loop.time() + timeout_s
+        self._timer: asyncio.TimerHandle | None = None
         self._has_turn = False
 
     async def take_turn(self) -> None:
@@ -51,7 +53,7 @@ class Answers:
         self._has_turn = True
 
     def deadline(self) -> _Deadline:
-        """Return a context that ends with a `DeadlineError` when the call's time is over."""
+        """Return a context, for what comes before the chunks, that ends with a `DeadlineError` in time."""
         return _Deadline(self._ends_at, self._timeout_s)
 
     async def chunks(self) -> AsyncIterator[tuple[int, StreamChunk]]:
@@ -59,17 +61,21 @@ class Answers:
 
         Raises:
             PacelineError: an answer failed; the others end with it.
+            DeadlineError: the call's time is over.
         """
-        single = self.streams[0] if len(self.streams) == 1 else None
-        source = _merged(self.streams) if single is None else _numbered(single)
-        while True:
-            # Around each chunk alone, so that it never cancels whoever sends them on.
-            async with self.deadline():
-                try:
-                    index, chunk = await anext(source)
-                except StopAsyncIteration:
-                    return
-            yield index, self._noted(chunk)
+        # One timer that ends the streams: a timeout around each chunk would cost more than the chunk itself.
+        self._timer = self._loop.call_at(self._ends_at, self._end_late)
+        if len(self.streams) == 1:
+            async for chunk in self.streams[0]:
+                yield 0, self._noted(chunk)
+        else:
+            async for index, chunk in _merged(self.streams):
+                yield index, self._noted(chunk)
+
+    def _end_late(self) -> None:
+        error = _late(self._timeout_s)
+        for stream in self.streams:
+            stream.fail(error)
 
     def _noted(self, chunk: StreamChunk) -> StreamChunk:
         if chunk.result is not None:
@@ -93,6 +99,8 @@ class Answers:
 
     def close(self) -> None:
         """Abort what still runs. Safe any number of times."""
+        if self._timer is not None:
+            self._timer.cancel()
         for stream in self.streams:
             stream.close()
         if self._has_turn:
@@ -126,16 +134,15 @@ class _Deadline:
         try:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError:
-            raise DeadlineError(
-                given=f"a request that took longer than {self._timeout_s:g} s",
-                expected="an answer by then",
-                remedy="Ask for fewer tokens, or raise server.request_timeout_s",
-            ) from None
+            raise _late(self._timeout_s) from None
 
 
-async def _numbered(stream: AnswerStream) -> AsyncIterator[tuple[int, StreamChunk]]:
-    async for chunk in stream:
-        yield 0, chunk
+def _late(timeout_s: float) -> DeadlineError:
+    return DeadlineError(
+        given=f"a request that took longer than {timeout_s:g} s",
+        expected="an answer by then",
+        remedy="Ask for fewer tokens, or raise server.request_timeout_s",
+    )
 
 
 async def _merged(streams: Sequence[AnswerStream]) -> AsyncIterator[tuple[int, StreamChunk]]:

@@ -14,7 +14,7 @@ from paceline.server.answers import Pieces, chat_logprobs, completion_logprobs, 
 from paceline.server.calls import Answers
 from paceline.server.errors import error_body
 from paceline.server.service import Service
-from paceline.server.sse import DONE, event
+from paceline.server.sse import DONE, TextEvents, event
 from paceline.server.tools import ToolText, ToolUse
 
 TOOL_CALLS = "tool_calls"
@@ -89,6 +89,7 @@ class Form(ABC):
         places = range(len(call.prompts) * self._num_choices)
         lengths = [0 for _ in places]
         pieces = [Pieces(self._tokenizer) for _ in places] if self._wishes.shows_speculation else []
+        texts = [TextEvents(self._event([self._choice(place, self._content(""))])) for place in places]
         first = [self._choice(place, delta) for place in places for delta in self._first()]
         if first:
             yield b"".join(self._event([choice]) for choice in first)
@@ -96,10 +97,14 @@ class Form(ABC):
             place = prompt * self._num_choices + chunk.index
             events = []
             if chunk.token_ids or chunk.text:
-                extra: dict[str, Any] = {"logprobs": self._logprobs(chunk.logprobs, lengths[place])}
-                if pieces:
-                    extra["speculation"] = pieces[place].of(chunk)
-                events.append(self._event([self._choice(place, self._piece(place, chunk.text), **extra)]))
+                text = self._shown(place, chunk.text)
+                if chunk.logprobs is None and not pieces:
+                    events.append(texts[place].of(text))
+                else:
+                    extra: dict[str, Any] = {"logprobs": self._logprobs(chunk.logprobs, lengths[place])}
+                    if pieces:
+                        extra["speculation"] = pieces[place].of(chunk)
+                    events.append(self._event([self._choice(place, self._content(text), **extra)]))
                 lengths[place] += len(chunk.text)
             if chunk.result is not None:
                 events.append(self._event([await self._last(place, chunk)]))
@@ -144,8 +149,12 @@ class Form(ABC):
     def _first(self) -> Sequence[dict[str, Any]]:
         """Return what a stream begins with for each choice."""
 
+    def _shown(self, place: int, text: str) -> str:
+        """Return what of a choice's new text is shown as text now."""
+        return text
+
     @abstractmethod
-    def _piece(self, place: int, text: str) -> dict[str, Any]:
+    def _content(self, text: str) -> dict[str, Any]:
         """Return the part of a streamed choice that holds new text."""
 
     @abstractmethod
@@ -193,9 +202,12 @@ class ChatForm(Form):
     def _first(self) -> Sequence[dict[str, Any]]:
         return [{"delta": {"role": "assistant", "content": ""}}]
 
-    def _piece(self, place: int, text: str) -> dict[str, Any]:
-        if self._tools is not None:
-            text = self._texts.setdefault(place, ToolText(self._tools)).push(text)
+    def _shown(self, place: int, text: str) -> str:
+        if self._tools is None:
+            return text
+        return self._texts.setdefault(place, ToolText(self._tools)).push(text)
+
+    def _content(self, text: str) -> dict[str, Any]:
         return {"delta": {"content": text}}
 
     def _end(self, place: int, result: GenerationResult) -> dict[str, Any]:
@@ -225,7 +237,7 @@ class CompletionForm(Form):
     def _first(self) -> Sequence[dict[str, Any]]:
         return []
 
-    def _piece(self, place: int, text: str) -> dict[str, Any]:
+    def _content(self, text: str) -> dict[str, Any]:
         return {"text": text}
 
     def _end(self, place: int, result: GenerationResult) -> dict[str, Any]:

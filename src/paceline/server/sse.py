@@ -17,10 +17,27 @@ CLIENT_GONE = 499
 """Status for the log alone: nobody reads it."""
 DONE = b"data: [DONE]\n\n"
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 
 def event(value: Any) -> bytes:
     """Return one server-sent event with a JSON document."""
-    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + _encode(value).encode() + b"\n\n"
+
+
+class TextEvents:
+    """Server-sent events that differ in one text, and are put into JSON but for that text once.
+
+    Args:
+        empty: the event with an empty text, which is the last empty string in it.
+    """
+
+    def __init__(self, empty: bytes) -> None:
+        self._before, _, self._after = empty.rpartition(b'""')
+
+    def of(self, text: str) -> bytes:
+        """Return the event with this text."""
+        return self._before + _encode(text).encode() + self._after
 
 
 class EventStream(Response):
