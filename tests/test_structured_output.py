@@ -170,6 +170,7 @@ def test_answers_have_their_form_with_and_without_drafts(
     finished = [r.text for r in off if r.finish_reason is FinishReason.STOP]
     assert all(map(fits, finished))
     assert finished or "json_schema" not in form
-    assert 0 < num_accepted <= num_drafted
+    # One of a few words is over after a token or two, which a draft may miss.
+    assert (0 if "choice" in form else 1) <= num_accepted <= num_drafted
     assert num_accepted < num_drafted or "choice" in form
     assert llm.loaded.engine.pool.num_used == 0

@@ -253,13 +253,13 @@ def test_kv_is_set_aside_as_the_engine_does_it(pair: tuple[str, str]) -> None:
         }  # fmt: skip
         planned = from_files(options)
         settings = EngineSettings(target=pair[0], draft=pair[1], context_length=context)
-        target, draft = load_models(settings)
-        assert draft is not None
+        target, drafts = load_models(settings)
+        (draft,) = drafts.items()
         assert planned.draft is not None
         weights = planned.target.memory.weight_bytes + planned.draft.memory.weight_bytes
         free = int(memory - planned.process_bytes - weights)
         kv, _ = allocate_kv(
-            [_target_role(settings, target), _draft_role(settings, draft)], settings,
+            [_target_role(settings, target), _draft_role(settings, *draft)], settings,
             context or target.context_length, torch.device("cpu"), lambda free=free: free,
         )  # fmt: skip
         page = planned.target.memory.block_bytes
