@@ -95,6 +95,20 @@ def test_a_collapse_of_acceptance_pauses_and_a_recovery_resumes_where_draft_kv_i
     assert simulator.result.mean_draft_length("r", 1250) > 2
 
 
+def test_a_watcher_that_is_aborted_is_replaced() -> None:
+    policy = auto()
+    traffic = SimulatedRoute(
+        "r", lambda now, step: BAD_BUT_SURE if step < 400 else GOOD, concurrency=1, prompt_tokens=16,
+        output_tokens=5000,
+    )  # fmt: skip
+    simulator = Simulator(machine(), [traffic], policy)
+    simulator.run(steps=300)
+    assert policy.report("r").reason is PauseReason.ACCEPTANCE
+    simulator.abort_all()
+    simulator.run(steps=700)
+    assert policy.report("r").state is RouteState.SPECULATING
+
+
 def test_without_scoring_probes_are_drafts_and_find_a_recovery_too() -> None:
     (paused, resumed), _ = collapse(output_tokens=5000, can_score=False)
     assert paused <= 650

@@ -83,7 +83,7 @@ class SpeculationPolicy:
         self.step += 1
         self._rule = None
         self._of_label.clear()
-        self._prober.begin()
+        self._prober.begin(view, self._tracks.values())
         self._states.look_at_memory(view, self._tracks.values(), self.step)
         held = self._held
         if held is None or self.control.is_open or not held.serves(view, self.step, self._versions):

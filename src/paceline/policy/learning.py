@@ -86,8 +86,6 @@ class Learner:
         for part in record.sequences:
             track = self._track_of(part.route)
             tracks[track.name] = track
-            if part.finish_reason is not None and track.watcher == part.number:
-                track.watcher = None
             if not part.is_decoding:
                 continue
             counts = routes.setdefault(track.name, [0, 0])

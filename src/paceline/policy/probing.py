@@ -9,9 +9,11 @@ probes lose is charged to the route's ledger, which allows only so much."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from paceline.config.drafter_names import SUFFIX, model_of, with_mixed
 from paceline.policy.acceptance import LEAST_OWN, Acceptance
-from paceline.policy.interface import DraftChoice
+from paceline.policy.interface import DraftChoice, StepView
 from paceline.policy.states import PauseReason
 from paceline.policy.step_costs import StepCosts
 from paceline.policy.step_planner import CATCH_UP_FREE, Wanted
@@ -38,9 +40,12 @@ class Prober:
         """Sequences that draft for a probe in this step."""
         self._questions: dict[str, bool] = {}
 
-    def begin(self) -> None:
-        """Forget the last step's probes."""
+    def begin(self, view: StepView, tracks: Iterable[RouteTrack]) -> None:
+        """Forget the last step's probes, and watchers that are gone, however they went."""
         self.probed.clear()
+        for track in tracks:
+            if track.watcher is not None and all(one.number != track.watcher for one in view.sequences):
+                track.watcher = None
         self._questions.clear()
 
     def choice(self, one: Wanted, step: int) -> DraftChoice | None:

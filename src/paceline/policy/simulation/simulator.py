@@ -74,6 +74,11 @@ class Simulator:
         self.result.num_preemptions = self._memory.num_preemptions
         return self.result
 
+    def abort_all(self) -> None:
+        """Let every request leave without an answer, as clients do that disconnect."""
+        self._running.clear()
+        self._waiting.clear()
+
     def _gap(self, route: SimulatedRoute) -> float:
         return float(self._arrivals.exponential(1 / route.arrivals_per_s))
 
