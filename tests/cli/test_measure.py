@@ -82,7 +82,8 @@ def test_the_report_has_every_figure_of_every_route(
         assert by_drafter["model"]["agreement"]["value"] > 0.3
         lengths = [one["acceptance_length"]["value"] for one in by_drafter["model"]["by_length"]]
         assert lengths == sorted(lengths)
-        assert 1 <= lengths[0] <= 2
+        # Some steps have no room for a draft, so it is emitted less often than it is right.
+        assert 0.2 < lengths[0] - 1 <= by_drafter["model"]["by_length"][0]["acceptance_rate"]["value"]
         for load in route["loads"]:
             assert load["is_timed"]
             assert load["plain"]["tokens_per_second"] > 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import InputFileError
+from paceline.measure.json_lines import label_of, numbered_lines, parse_object, refused_line
+
+EXPECTED = '{"messages": [...]} or {"prompt": "..."}, with "id" and "route" as strings if given'
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,7 @@ def read_requests(path: Path, limit: int | None = None) -> list[InputRequest]:
     Raises:
         InputFileError: no such file, or a line that is not such an object; it names the line.
     """
-    # Not splitlines(): JSON strings may hold U+2028 and its like, which it would cut at.
-    lines = read_text(path, "a readable UTF-8 file with one JSON object a line").split("\n")
-    numbered = [(number, text) for number, text in enumerate(lines, 1) if text.strip()][:limit]
+    numbered = numbered_lines(read_text(path, "a readable UTF-8 file with one JSON object a line"))[:limit]
     requests = [_parse(text, path, number) for number, text in numbered]
     if not requests:
         raise InputFileError(
@@ -59,12 +59,7 @@ def read_text(path: Path, expected: str) -> str:
 
 def _parse(text: str, path: Path, number: int) -> InputRequest:
     where = f"{path}, line {number}"
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _refuse(f"{where}: {error}") from None
-    if not isinstance(value, dict):
-        raise _refuse(f"{where}: a JSON {type(value).__name__}")
+    value = parse_object(text, where, EXPECTED)
     messages, prompt = value.get("messages"), value.get("prompt")
     if (messages is None) == (prompt is None):
         raise _refuse(f"{where}: an object with keys {sorted(value)}")
@@ -73,28 +68,15 @@ def _parse(text: str, path: Path, number: int) -> InputRequest:
     if prompt is not None and not isinstance(prompt, str):
         raise _refuse(f"{where}: prompt {prompt!r:.60}")
     return InputRequest(
-        id=_label(value, "id", where) or f"line-{number}",
-        route=_label(value, "route", where),
+        id=label_of(value, "id", where, EXPECTED) or f"line-{number}",
+        route=label_of(value, "route", where, EXPECTED),
         messages=None if messages is None else tuple(messages),
         prompt=prompt,
     )
 
 
-def _label(value: dict[str, Any], key: str, where: str) -> str | None:
-    """Return a string that can be printed; none where it is absent."""
-    label = value.get(key)
-    # Half a surrogate pair, which JSON can spell, cannot be printed.
-    if label is not None and not (isinstance(label, str) and label.encode(errors="ignore").decode() == label):
-        raise _refuse(f"{where}: {key} {label!r:.60}")
-    return label
-
-
 def _refuse(given: str) -> InputFileError:
-    return InputFileError(
-        given=given,
-        expected='{"messages": [...]} or {"prompt": "..."}, with "id" and "route" as strings if given',
-        remedy="Correct that line",
-    )
+    return refused_line(given, EXPECTED)
 
 
 def _check_ids(requests: list[InputRequest], path: Path) -> None:

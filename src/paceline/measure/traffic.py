@@ -9,7 +9,6 @@ reason."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 from paceline.config.server import ROUTE_NAME
 from paceline.errors import InputFileError, InvalidParameterError
+from paceline.measure.json_lines import label_of, numbered_lines, parse_object, refused_line
 from paceline.records import SamplingParams
 
 DEFAULT_ROUTE = "default"
@@ -84,8 +84,7 @@ def read_traffic(path: Path, routes: Mapping[str, str] | None = None) -> Traffic
             forms; it names the line.
     """
     try:
-        # Not splitlines(): JSON strings may hold U+2028 and its like, which it would cut at.
-        lines = path.read_text(encoding="utf-8").split("\n")
+        numbered = numbered_lines(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputFileError(
             given=f"traffic {str(path)!r}: {error}",
@@ -94,7 +93,6 @@ def read_traffic(path: Path, routes: Mapping[str, str] | None = None) -> Traffic
         ) from None
     found: dict[str, TrafficRequest] = {}
     left_out: Counter[str] = Counter()
-    numbered = [(number, text) for number, text in enumerate(lines, 1) if text.strip()]
     for number, text in numbered:
         where = f"{path}, line {number}"
         try:
@@ -121,13 +119,12 @@ def read_traffic(path: Path, routes: Mapping[str, str] | None = None) -> Traffic
 
 
 def _parse(text: str, where: str, number: int, routes: Mapping[str, str]) -> TrafficRequest:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _refuse(f"{where}: {error}") from None
-    if not isinstance(value, dict):
-        raise _refuse(f"{where}: a JSON {type(value).__name__}")
-    label = _label(value, "custom_id", where) or _label(value, "id", where) or f"line-{number}"
+    value = parse_object(text, where, EXPECTED)
+    label = (
+        label_of(value, "custom_id", where, EXPECTED)
+        or label_of(value, "id", where, EXPECTED)
+        or f"line-{number}"
+    )
     if isinstance(value.get("body"), dict):
         value = value["body"]
     messages, prompt = value.get("messages"), value.get("prompt")
@@ -145,7 +142,7 @@ def _parse(text: str, where: str, number: int, routes: Mapping[str, str]) -> Tra
 
 
 def _route(value: Mapping[str, Any], where: str) -> str:
-    route = _label(value, "route", where)
+    route = label_of(value, "route", where, EXPECTED)
     if route is None and isinstance(value.get("model"), str):
         route = value["model"].partition(":")[2] or None
     route = route or DEFAULT_ROUTE
@@ -228,14 +225,5 @@ def _prompt(given: Any, where: str) -> str:
     return given
 
 
-def _label(value: Mapping[str, Any], key: str, where: str) -> str | None:
-    """Return a string that can be printed; none where it is absent."""
-    label = value.get(key)
-    # Half a surrogate pair, which JSON can spell, cannot be printed.
-    if label is not None and not (isinstance(label, str) and label.encode(errors="ignore").decode() == label):
-        raise _refuse(f"{where}: {key} {label!r:.60}")
-    return label
-
-
 def _refuse(given: str) -> InputFileError:
-    return InputFileError(given=given, expected=EXPECTED, remedy="Correct that line")
+    return refused_line(given, EXPECTED)

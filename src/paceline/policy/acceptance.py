@@ -66,11 +66,10 @@ class SourceAcceptance:
             outcomes += [True] * min(num_judged, part.num_accepted)
             outcomes += [False] * (num_judged - part.num_accepted)
         self.calibration.observe(positions, judged_bins, outcomes)
-        verified, accepted = self._verified, self._accepted
         for position, outcome in zip(positions, outcomes, strict=True):
             if position < MAX_POSITIONS:
-                verified[position] = verified[position] * 0.998 + 1
-                accepted[position] = accepted[position] * 0.998 + outcome
+                self._verified[position] = self._verified[position] * 0.998 + 1
+                self._accepted[position] = self._accepted[position] * 0.998 + outcome
         if outcomes:
             self._note_fast(outcomes)
 

@@ -51,7 +51,7 @@ class StepPlanner:
         self._price = self._plain_price = 0.0
         self._speedup = 1.0
         """Price of a second / what it is worth without drafts: that lasts where the load does not."""
-        self._row_s: float | None = None
+        self._row_s = 0.0
         self.looks_up_alone = False
         """Whether draft models were left out when that was last looked at."""
         self.prices = Prices(0.0, 0.0)
@@ -97,7 +97,7 @@ class StepPlanner:
         )
         self._plain_price = gain / float(self.verify_alone[0])
         self._price = self._speedup * self._plain_price
-        if self._row_s is None:
+        if not self._row_s:
             self._row_s = _row_seconds(self.verify_alone, 0.0)
         self.passes = {model: self._passes(model, max(num_wanted, 1)) for model in models or (MODEL,)}
         self._first = next(iter(self.passes.values()))
@@ -106,7 +106,7 @@ class StepPlanner:
     def _passes(self, model: str, num_wanted: int) -> Passes:
         draft = self._costs.draft(model).table(num_wanted + 2)[: num_wanted + 2]
         last = min(num_wanted, len(draft) - 1)
-        row, share_s = self._price * (self._row_s or 0.0), float(draft[last]) / num_wanted
+        row, share_s = self._price * self._row_s, float(draft[last]) / num_wanted
         # What a sequence adds to a pass that others make anyway.
         more_s = max(0.0, float(draft[last] - draft[last - 1]))
         return Passes(draft, Prices(row, self._price * share_s), Prices(row, self._price * more_s))
@@ -117,7 +117,7 @@ class StepPlanner:
         # From the last step alone prices might swing between two answers; their mean settles.
         self._speedup += 0.5 * (choice.price / self._plain_price - self._speedup)
         self._price = self._speedup * self._plain_price
-        self._row_s = row_s if self._row_s is None else self._row_s + 0.5 * (row_s - self._row_s)
+        self._row_s += 0.5 * (row_s - self._row_s)
 
     @property
     def price(self) -> float:
