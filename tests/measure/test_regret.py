@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paceline.errors import ConfigError
@@ -13,6 +14,7 @@ from paceline.measure.regret import (
     Ratio,
     Run,
     RunFile,
+    Scatter,
     geometric_mean,
     in_turns,
     parse_settings,
@@ -36,6 +38,35 @@ def test_a_ratio_is_a_geometric_mean_with_an_interval() -> None:
     assert ratio.mean == pytest.approx(1.1)
     # Two logarithms 0.1906 apart: sd 0.1348, of the mean 0.0953, times 12.71.
     assert ratio.high == pytest.approx(1.1 * math.exp(12.71 * math.log(1.21) / 2), rel=1e-3)
+
+
+def test_scatter_is_pooled_over_cells() -> None:
+    assert Scatter.of([]) is None
+    assert Scatter.of([[[1.2]], [[0.9], [1.1]]]) is None
+    # Pairs 0.2 and 0.1 apart in their logarithms: variances 0.02 and 0.005, of one degree of freedom each.
+    wide, narrow = [1.0, math.exp(0.2)], [2.0, 2.0 * math.exp(0.1)]
+    scatter = Scatter.of([[wide], [narrow], [[1.0]]])
+    assert scatter is not None
+    assert scatter.freedom == 2
+    assert scatter.deviation == pytest.approx(math.sqrt(0.0125))
+    # Settings of one cell share their plain runs: their mean counts, as one.
+    assert Scatter.of([[wide, narrow]]) == Scatter(pytest.approx(math.sqrt(0.0125)), 1)  # type: ignore[arg-type]
+    alone = Ratio.of([1.5], scatter)
+    assert alone is not None
+    assert alone.high == pytest.approx(1.5 * math.exp(4.30 * math.sqrt(0.0125)))
+    assert alone.low == pytest.approx(1.5 * math.exp(-4.30 * math.sqrt(0.0125)))
+
+
+def test_intervals_hold_what_they_say() -> None:
+    # Of cells whose scatter is the same, 95 % of the intervals have the true ratio in them.
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(300):
+        cells = [np.exp(rng.normal(0.1, 0.08, 2)).tolist() for _ in range(6)]
+        scatter = Scatter.of([[cell] for cell in cells])
+        ratios = [Ratio.of(cell, scatter) for cell in cells]
+        held += sum(one.low <= math.exp(0.1) <= one.high for one in ratios if one and one.low and one.high)
+    assert 0.93 <= held / 1800 <= 0.97
 
 
 def test_the_best_fixed_setting_is_chosen_on_odd_repeats_and_compared_on_even_ones() -> None:

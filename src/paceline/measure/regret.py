@@ -49,25 +49,57 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Scatter:
+    """How far single runs stray: the deviation of logarithms of paired ratios from their own cell's mean,
+    pooled over cells. A cell of one to four pairs says next to nothing of that; all of them together do, as
+    the machine disturbs them alike."""
+
+    deviation: float
+    freedom: int
+    """Degrees of freedom."""
+
+    @classmethod
+    def of(cls, cells: Iterable[Sequence[Sequence[float]]]) -> Scatter | None:
+        """Return the scatter of these cells; none where no cell has two pairs.
+
+        Args:
+            cells: of each, for each of its settings, ratios to the same plain runs. Settings of a cell share
+                those runs, so together they count for no more degrees of freedom than one.
+        """
+        squares, freedom = 0.0, 0
+        for settings in cells:
+            logs = [np.log(np.array(ratios)) for ratios in settings if len(ratios) > 1]
+            if logs:
+                squares += float(np.mean([one.var(ddof=1) for one in logs])) * (len(logs[0]) - 1)
+                freedom += len(logs[0]) - 1
+        return cls(math.sqrt(squares / freedom), freedom) if freedom else None
+
+
+@dataclass(frozen=True, slots=True)
 class Ratio:
     """Geometric mean of ratios of paired runs, with a 95 % interval by Student's t of their logarithms."""
 
     mean: float
     low: float | None
-    """None for a single pair."""
+    """None for a single pair whose scatter is not known."""
     high: float | None
 
     @classmethod
-    def of(cls, ratios: Sequence[float]) -> Ratio | None:
-        """Return the ratio of these pairs; none without any."""
+    def of(cls, ratios: Sequence[float], scatter: Scatter | None = None) -> Ratio | None:
+        """Return the ratio of these pairs; none without any.
+
+        Args:
+            ratios: of runs that belong together.
+            scatter: of single ratios; without it that of these ratios.
+        """
         if not ratios:
             return None
-        logs = np.log(np.array(ratios))
-        mean = float(logs.mean())
-        if len(logs) < 2:
+        scatter = scatter or Scatter.of([[ratios]])
+        mean = float(np.log(np.array(ratios)).mean())
+        if scatter is None:
             return cls(math.exp(mean), None, None)
-        t = _T95[len(logs) - 2] if len(logs) - 2 < len(_T95) else 2.0
-        half = t * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+        t = _T95[scatter.freedom - 1] if scatter.freedom <= len(_T95) else 2.0
+        half = t * scatter.deviation / math.sqrt(len(ratios))
         return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
@@ -91,11 +123,11 @@ class RegretCell:
     num_identical: int
 
     @classmethod
-    def of(cls, route: str, concurrency: int, runs: Sequence[Run]) -> RegretCell:
+    def of(
+        cls, route: str, concurrency: int, runs: Sequence[Run], scatter: Scatter | None = None
+    ) -> RegretCell:
         """Sum up the runs of a cell."""
-        speeds: dict[str, dict[int, float]] = {}
-        for run in runs:
-            speeds.setdefault(run.setting, {})[run.repeat] = run.tokens_per_second
+        speeds = _speeds(runs)
         auto = [run for run in runs if run.setting == AUTO]
         predicted = [run.predicted_speedup for run in auto if run.predicted_speedup is not None]
         lengths = [run.mean_draft_length for run in auto if run.mean_draft_length is not None]
@@ -111,11 +143,13 @@ class RegretCell:
             route=route,
             concurrency=concurrency,
             tokens_per_second={name: float(np.mean(list(by.values()))) for name, by in speeds.items()},
-            auto_over_off=_paired(speeds.get(AUTO, {}), speeds.get(OFF, {})),
+            auto_over_off=Ratio.of(_pairs(speeds.get(AUTO, {}), speeds.get(OFF, {})), scatter),
             best_fixed=best,
             auto_over_best_fixed=None
             if best is None
-            else _paired({n: s for n, s in speeds.get(AUTO, {}).items() if n % 2 == 0}, fixed[best]),
+            else Ratio.of(
+                _pairs({n: s for n, s in speeds.get(AUTO, {}).items() if n % 2 == 0}, fixed[best]), scatter
+            ),
             state=auto[-1].state if auto else None,
             predicted_speedup=float(np.mean(predicted)) if predicted else None,
             mean_draft_length=float(np.mean(lengths)) if lengths else None,
@@ -146,18 +180,33 @@ class RegretCell:
         }
 
 
-def _paired(above: Mapping[int, float], below: Mapping[int, float]) -> Ratio | None:
-    return Ratio.of(
-        [above[n] / below[n] for n in sorted(above) if n in below and below[n] > 0 and above[n] > 0]
-    )
+def _speeds(runs: Sequence[Run]) -> dict[str, dict[int, float]]:
+    """Return tokens/s by setting and repeat."""
+    speeds: dict[str, dict[int, float]] = {}
+    for run in runs:
+        speeds.setdefault(run.setting, {})[run.repeat] = run.tokens_per_second
+    return speeds
+
+
+def _pairs(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:
+    return [above[n] / below[n] for n in sorted(above) if n in below and below[n] > 0 and above[n] > 0]
+
+
+def _to_plain(runs: Sequence[Run]) -> list[list[float]]:
+    """Return each setting's ratios to the plain runs of the same repeats."""
+    speeds = _speeds(runs)
+    plain = speeds.pop(OFF, {})
+    return [_pairs(by_repeat, plain) for by_repeat in speeds.values()]
 
 
 def summarise(runs: Iterable[Run]) -> list[RegretCell]:
-    """Return the cells of all runs, in the order in which they first came."""
+    """Return the cells of all runs, in the order in which they first came; intervals go by the scatter of all
+    cells together."""
     by_cell: dict[tuple[str, int], list[Run]] = {}
     for run in runs:
         by_cell.setdefault((run.route, run.concurrency), []).append(run)
-    return [RegretCell.of(route, concurrency, found) for (route, concurrency), found in by_cell.items()]
+    scatter = Scatter.of(_to_plain(found) for found in by_cell.values())
+    return [RegretCell.of(route, n, found, scatter) for (route, n), found in by_cell.items()]
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:

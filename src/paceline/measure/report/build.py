@@ -11,9 +11,10 @@ import numpy as np
 
 from paceline.measure.journal import Journal
 from paceline.measure.options import MeasureOptions
+from paceline.measure.regret import Scatter
 from paceline.measure.replay import Reading
 from paceline.measure.report.acceptance import drafter_figures, mismatches, traces_of
-from paceline.measure.report.cells import load_figures
+from paceline.measure.report.cells import load_figures, scatter_of
 from paceline.measure.report.recommend import choose
 from paceline.measure.setting import MODEL
 
@@ -78,6 +79,8 @@ def _routes(options: MeasureOptions, journal: Journal, setup: Mapping[str, Any])
     readings = [Reading.from_json(one) for one in journal.of_kind("reading")]
     flops = {"target": setup["target"]["flops_per_row"], "": 0}
     flops |= {one["draft"] or "": one["flops_per_row"] for one in setup["drafts"]}
+    all_runs = list(journal.of_kind("run"))
+    scatter = scatter_of(all_runs)
     for name in (one for one in setup["in_traffic"] if one in answers):
         found = answers[name]
         ids, limits = [one["id"] for one in found], [one["limit"] for one in found]
@@ -85,8 +88,8 @@ def _routes(options: MeasureOptions, journal: Journal, setup: Mapping[str, Any])
         traces = traces_of(own, ids, list(options.drafts))
         drafters = drafter_figures(traces, limits, options.max_draft_length)
         forecasts = [one for one in journal.of_kind("forecast") if one["route"] == name]
-        runs = [one for one in journal.of_kind("run") if one["route"] == name]
-        loads = _loads(forecasts, runs, flops)
+        runs = [one for one in all_runs if one["route"] == name]
+        loads = _loads(forecasts, runs, flops, scatter)
         guessed = {one["drafter"]: one["agreement"]["value"] for one in drafters if one["agreement"]}
         choice = choose(loads, options.max_draft_length, guessed)
         yield {
@@ -106,7 +109,10 @@ def _routes(options: MeasureOptions, journal: Journal, setup: Mapping[str, Any])
 
 
 def _loads(
-    forecasts: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]], flops: Mapping[str, int]
+    forecasts: Sequence[Mapping[str, Any]],
+    runs: Sequence[Mapping[str, Any]],
+    flops: Mapping[str, int],
+    scatter: Scatter | None,
 ) -> list[dict[str, Any]]:
     """Return each load's figures, forecasts of several draft models joined, the best first."""
     joined: dict[int, dict[str, Any]] = {}
@@ -123,7 +129,7 @@ def _loads(
                 "chosen": list(dict.fromkeys((*known["chosen"], *load["chosen"]))),
             }
     return [
-        load_figures([one for one in runs if one["concurrency"] == n], load, flops)
+        load_figures([one for one in runs if one["concurrency"] == n], load, flops, scatter)
         for n, load in joined.items()
     ]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.measure.regret import Ratio
+from paceline.measure.regret import Ratio, Scatter
 from paceline.measure.setting import MODEL, OFF, Setting
 
 Run = Mapping[str, Any]
@@ -15,7 +15,10 @@ Run = Mapping[str, Any]
 
 
 def load_figures(
-    runs: Sequence[Run], forecast: Mapping[str, Any], flops_per_row: Mapping[str, int]
+    runs: Sequence[Run],
+    forecast: Mapping[str, Any],
+    flops_per_row: Mapping[str, int],
+    scatter: Scatter | None = None,
 ) -> dict[str, Any]:
     """Return the figures of one route at one load.
 
@@ -23,11 +26,12 @@ def load_figures(
         runs: of that route and load, with any draft model.
         forecast: that load's part of the route's forecast.
         flops_per_row: of the target under "target", of draft models under their names ("" where it has none).
+        scatter: of single runs' speedups (`scatter_of`), which intervals go by.
     """
     labels = list(dict.fromkeys(one["setting"] for one in runs if one["setting"] != OFF))
     plain = [one for one in runs if one["setting"] == OFF]
     expected = {one["setting"]: one["speedup"] for one in forecast["forecasts"]}
-    settings = [_setting(label, runs, flops_per_row, expected.get(label)) for label in labels]
+    settings = [_setting(label, runs, flops_per_row, expected.get(label), scatter) for label in labels]
     return {
         "concurrency": forecast["concurrency"],
         "is_timed": bool(settings),
@@ -38,6 +42,27 @@ def load_figures(
         "num_outputs": sum(one["num_outputs"] for one in runs),
         "num_identical": sum(one["num_identical"] for one in runs),
     }
+
+
+def scatter_of(runs: Sequence[Run]) -> Scatter | None:
+    """Return how far speedups of single runs stray from their mean, over all routes, loads and settings; none
+    where nothing was timed twice."""
+    cells: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        cells.setdefault((run["route"], run["concurrency"]), []).append(run)
+    return Scatter.of(
+        [
+            [_speed(on) / _speed(off) for on, off in _pairs(label, found)]
+            for label in dict.fromkeys(one["setting"] for one in found if one["setting"] != OFF)
+        ]
+        for found in cells.values()
+    )
+
+
+def _pairs(label: str, runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Return a setting's runs, each with the plain one of its turn."""
+    plain = {(one["draft"], one["turn"]): one for one in runs if one["setting"] == OFF}
+    return [(one, plain[one["draft"], one["turn"]]) for one in runs if one["setting"] == label]
 
 
 def _forecast(one: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,16 +89,18 @@ def break_even(load: Mapping[str, Any]) -> tuple[str, float | None] | None:
 
 
 def _setting(
-    label: str, runs: Sequence[Run], flops_per_row: Mapping[str, int], expected: float | None
+    label: str,
+    runs: Sequence[Run],
+    flops_per_row: Mapping[str, int],
+    expected: float | None,
+    scatter: Scatter | None,
 ) -> dict[str, Any]:
-    own = [one for one in runs if one["setting"] == label]
-    plain = {(one["draft"], one["turn"]): one for one in runs if one["setting"] == OFF}
-    pairs = [(one, plain[one["draft"], one["turn"]]) for one in own]
-    speedup = Ratio.of([_speed(on) / _speed(off) for on, off in pairs])
+    pairs = _pairs(label, runs)
+    speedup = Ratio.of([_speed(on) / _speed(off) for on, off in pairs], scatter)
     assert speedup is not None
     return {
         "setting": label,
-        **_cell(own),
+        **_cell([on for on, _ in pairs]),
         "speedup": {"value": speedup.mean, "low": speedup.low, "high": speedup.high},
         "forecast_speedup": expected,
         "extra_flops_per_token": _extra_flops(pairs, flops_per_row),

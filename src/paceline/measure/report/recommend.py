@@ -84,9 +84,9 @@ def choose(loads: Sequence[Mapping[str, Any]], most_drafts: int, agreement: Mapp
     text = (
         f"{_list(auto[first])}, {basis}" if any(auto[first].values()) else f"the policy is to choose, {basis}"
     )
-    text += "; the best fixed settings there: " + ", ".join(
-        f"{one} {value:.2f}x" for one, value in map(_best_fixed, known.values()) if one
-    )
+    rivals = [f"{one} {value:.2f}x" for one, value in map(_best_fixed, known.values()) if one]
+    if rivals:
+        text += "; the best fixed settings there: " + ", ".join(rivals)
     return Choice(Setting.parse(first), _room(known, most_drafts), text, auto[first], is_measured)
 
 

@@ -116,7 +116,8 @@ _SPEED = (
 )
 _SPEED_NOTE = (
     "Speed is a ratio to plain decoding: the geometric mean of runs that took turns, in brackets the 95 % "
-    "interval (Student's t). TTFT: time to the first token, ITL: between tokens; median / 95th percentile."
+    "interval (Student's t, by the scatter of all runs timed here together). TTFT: time to the first token, "
+    "ITL: between tokens; median / 95th percentile."
 )
 
 
