@@ -30,8 +30,8 @@ def test_the_policy_is_served_where_it_comes_near_the_best(tmp_path: Path) -> No
 
 
 def test_where_the_policy_alone_was_timed_nothing_else_is_named(tmp_path: Path) -> None:
-    found = recommended(tmp_path, {1: {"auto": 1.4}, 8: {"auto": 1.0}})
-    assert found["reason"] == "1.40x at 1 client, 1.00x at 8 clients, measured"
+    found = recommended(tmp_path, {n: {"auto": 1.4, "forecast model:2": 1.3} for n in (1, 8)})
+    assert found["reason"] == "1.40x at 1 client, 1.40x at 8 clients, measured"
 
 
 def test_the_policy_is_served_where_fixed_lengths_lose_at_some_load(tmp_path: Path) -> None:
