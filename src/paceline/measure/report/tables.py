@@ -31,13 +31,19 @@ def routes_table(report: Mapping[str, Any]) -> Table:
     rows = []
     for route in report["routes"]:
         found = route["recommendation"]
-        at = {one["concurrency"]: one["value"] for one in found["speedups"]}
+        forecast = {one["concurrency"]: one["value"] for one in found["speedups"]}
+        timed = {
+            load["concurrency"]: interval(one["speedup"], times)
+            for load in route["loads"]
+            for one in load["settings"]
+            if one["setting"] == found["setting"]
+        }
         star = "" if found["is_measured"] else " (forecast)"
         rows.append(
             [
                 route["name"],
                 served_as(found),
-                *(times(at.get(n)) + star for n in loads),
+                *(timed.get(n, times(forecast.get(n)) + star) for n in loads),
                 stops_at(route),
                 f"{route['num_identical']} of {route['num_outputs']}",
             ]
@@ -50,8 +56,8 @@ def routes_table(report: Mapping[str, Any]) -> Table:
         "Identical",
     ]
     note = (
-        "Speed: tokens per second as served, over plain decoding in the same minutes. Identical: answers "
-        "that were timed whose every token is that of the plain run."
+        "Speed: tokens per second as served, over plain decoding in the same minutes, in brackets the 95 % "
+        "interval. Identical: answers that were timed whose every token is that of the plain run."
     )
     return Table("What to serve", columns, rows, note)
 
