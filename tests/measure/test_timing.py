@@ -28,8 +28,9 @@ ROUTES = {"short": 1.0, "long": 8.0}
 class FakeBench:
     """Answers take as long as their route says, divided by two where they are drafted for."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: ManualClock, slowness: float) -> None:
         self.clock = clock
+        self.slowness = slowness
         self.warmed: list[str] = []
 
     def open(self, draft: str | None) -> None:
@@ -45,6 +46,7 @@ class FakeBench:
         in_batch = {one.id for one in requests}
         assert not in_batch & {one.request.id for one in others}
         seconds = sum(ROUTES[one.route or ""] for one in requests) / (1 if mode.is_off else 2)
+        seconds *= self.slowness
         self.clock.advance(seconds)
         counts = CellCounts(seconds, (0.1,), (), (), StepTotals(), 0, 0, 0, 0, 1)
         spent = SimpleNamespace(num_drafted=0, num_accepted=0, num_steps=1)
@@ -54,8 +56,9 @@ class FakeBench:
         return SimpleNamespace(results=results, counts=counts, target_rows=1, draft_rows=0)
 
 
-def timed(folder: Path, budget_s: float) -> list[dict[str, Any]]:
-    """The runs of a budget, with two clients and one, of four answers a route."""
+def timed(folder: Path, budget_s: float, slowness: float = 1.0) -> list[dict[str, Any]]:
+    """The runs of a budget, with two clients and one, of four answers a route, on a machine that takes so many
+    times as long as is forecast."""
     traffic = folder / "traffic.jsonl"
     traffic.write_text("{}")
     options = MeasureOptions("t", {None: "d"}, traffic, folder, concurrency=(1, 2))
@@ -78,7 +81,7 @@ def timed(folder: Path, budget_s: float) -> list[dict[str, Any]]:
         for route in ROUTES
     }
     clock = ManualClock()
-    bench: Any = FakeBench(clock)
+    bench: Any = FakeBench(clock, slowness)
     timing = Timing(options, journal, bench, lambda: budget_s - clock())
     for _ in timing.run(None, answers, {}):
         assert clock() <= budget_s
@@ -107,6 +110,12 @@ def test_the_budget_is_kept_and_shared(tmp_path: Path) -> None:
     assert set(counts) == {(route, n) for route in ROUTES for n in (1, 2)}
     # Shares of what each could have, not numbers of turns, are alike.
     assert counts["short", 1] == pytest.approx(2 * counts["short", 2], abs=2)
+
+
+@pytest.mark.parametrize("budget", [60, 75, 90, 105, 120, 135, 150])
+def test_the_budget_is_kept_where_turns_take_longer_than_forecast(tmp_path: Path, budget: int) -> None:
+    runs = timed(tmp_path, budget, slowness=1.6)
+    assert sum(one["wall_s"] for one in runs) > 0.5 * budget
 
 
 def test_where_it_is_short_the_longest_turns_lose_a_setting_and_the_policy_stays(tmp_path: Path) -> None:

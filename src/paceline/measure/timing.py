@@ -5,6 +5,7 @@ from another one on, so that a machine that slows down slows all of them. Ratios
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ CLOSE = 0.95
 FIRST_TURNS_SHARE = 0.8
 """Of the time that is left: what first turns of all groups may take before less is timed."""
 LEAST_SETTINGS = 2
+MARGIN = 1.1
+"""Of what a turn may take beyond its estimate, so that the last one ends within the budget."""
 
 
 @dataclass(slots=True)
@@ -79,6 +82,7 @@ class Timing:
         self._bench = bench
         self._budget_left = budget_left
         self._chosen = chosen_settings(list(journal.of_kind("forecast")))
+        self._stretches: list[float] = []
         self.left_s = 0.0
         """Seconds of the turns that are still to be run, an estimate."""
 
@@ -137,9 +141,15 @@ class Timing:
     def _next(self, groups: Sequence[Group], until: float) -> Group | None:
         """Return the group whose turn it is, of those that have turns left and fit into the time."""
         left = self._budget_left() - until
-        fitting = [one for one in groups if one.num_turns < one.most_turns and one.turn_s <= left]
+        fitting = [one for one in groups if one.num_turns < one.most_turns and self._needed(one) <= left]
         # First turns are short ones first, so that as few groups as may be are left without any.
         return min(fitting, key=lambda one: (one.coverage, one.turn_s), default=None)
+
+    def _needed(self, group: Group) -> float:
+        """Return the seconds that a turn has to be given: what the last one took, and where there was none,
+        what is forecast, by as much longer as first turns took than theirs."""
+        stretch = 1.0 if group.num_turns else max(1.0, statistics.median(self._stretches or [1.0]))
+        return MARGIN * stretch * group.turn_s
 
     def _trim(self, groups: Sequence[Group], left: float) -> None:
         """Leave the least important settings out, of the longest turns first, until every group is likely to
@@ -174,7 +184,10 @@ class Timing:
         # All or none of a turn, since its runs are compared with each other.
         for record in records:
             self._journal.add("run", record)
-        group.turn_s = sum(record["wall_s"] for record in records)
+        seconds = sum(record["wall_s"] for record in records)
+        if group.num_turns == 1:
+            self._stretches.append(seconds / group.turn_s)
+        group.turn_s = seconds
 
 
 def chosen_settings(
