@@ -57,8 +57,8 @@ class FakeBench:
 
 
 def timed(folder: Path, budget_s: float, slowness: float = 1.0) -> list[dict[str, Any]]:
-    """The runs of a budget, with two clients and one, of four answers a route, on a machine that takes so many
-    times as long as is forecast."""
+    """The runs of a budget, with two clients and one, of four answers a route; `slowness` is how many
+    times as long as forecast everything takes."""
     traffic = folder / "traffic.jsonl"
     traffic.write_text("{}")
     options = MeasureOptions("t", {None: "d"}, traffic, folder, concurrency=(1, 2))
