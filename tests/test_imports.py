@@ -172,6 +172,16 @@ def test_the_planner_reaches_neither_torch_nor_an_engine_by_any_way() -> None:
     assert not {"kernels", "models", "engine"} & {layer for name in reached if (layer := _layer(name))}
 
 
+def test_the_bridge_to_vllm_reaches_nothing_of_the_embedded_engine_by_any_way() -> None:
+    reached = _reached(_modules(), "vllm")
+    assert "paceline.administration.route_book" in reached
+    ours = {"torch", "transformers", "gguf", "llguidance", "tokenizers", "safetensors"}
+    assert {name.split(".")[0] for name in reached} & ours == set()
+    light = ("parameters", "records", "step_records", "config", "policy", "metrics", "administration", "vllm")
+    allowed = {"errors", "clock", *light}
+    assert {layer for name in reached if (layer := _layer(name))} <= allowed
+
+
 def _written(**sources: str) -> dict[str, ast.Module]:
     return {
         "paceline." + name.replace("__", "."): ast.parse(textwrap.dedent(text))

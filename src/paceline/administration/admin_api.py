@@ -7,10 +7,17 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Body, Depends, Query, Request
 
 from paceline.administration.access import Gate
-from paceline.administration.decisions import NUM_KEPT, DecisionHistory
+from paceline.administration.decisions import NUM_KEPT
 from paceline.administration.reload import ConfigFollower
 from paceline.administration.route_book import RouteBook
 from paceline.errors import ConfigError
+
+
+class Decisions(Protocol):
+    """What was decided about routes."""
+
+    def of(self, route: str | None = None, limit: int = NUM_KEPT) -> list[dict[str, Any]]:
+        """Return the latest decisions, of one route or of all, oldest first."""
 
 
 class Administered(Protocol):
@@ -29,7 +36,7 @@ class Administered(Protocol):
         """Of the configuration file."""
 
     @property
-    def decisions(self) -> DecisionHistory:
+    def decisions(self) -> Decisions:
         """The latest."""
 
     async def route_views(self) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from paceline.errors import UnknownModelError, UnknownRouteError
 
@@ -31,18 +31,44 @@ def resolve_route(
         UnknownModelError: the request names another model, or a route of it that is not there.
         UnknownRouteError: the header names no route, or nothing does and there is no default.
     """
-    name, colon, suffix = model.partition(":")
-    if name != served or (colon and suffix not in routes):
-        raise UnknownModelError(
-            given=f"model {model!r:.120}",
-            expected=f"{served!r}, or with a route: " + ", ".join(f"{served}:{route}" for route in routes),
-            remedy="Correct the model's name",
-        )
-    for given in (header, suffix or None, of_key, default):
-        if given is None:
-            continue
-        if given not in routes:
-            break
+    _, suffix = split_model(model, (served,), routes)
+    return first_route((header, suffix, of_key, default), routes)
+
+
+def split_model(model: str, served: Collection[str], routes: Collection[str]) -> tuple[str, str | None]:
+    """Return the model that a request names and the route behind it, if there is one.
+
+    Args:
+        model: as the request has it.
+        served: what models are called.
+        routes: those that are there.
+
+    Raises:
+        UnknownModelError: it is none of them, or has a route that is not there.
+    """
+    if model in served:
+        return model, None
+    name, _, suffix = model.rpartition(":")
+    if name in served and suffix in routes:
+        return name, suffix
+    one = next(iter(served))
+    raise UnknownModelError(
+        given=f"model {model!r:.120}",
+        expected=", ".join(map(repr, served))
+        + ", or with a route: "
+        + ", ".join(f"{one}:{route}" for route in routes),
+        remedy="Correct the model's name",
+    )
+
+
+def first_route(names: Iterable[str | None], routes: Collection[str]) -> str:
+    """Return the first route that is named at all.
+
+    Raises:
+        UnknownRouteError: it is not there, or none is named.
+    """
+    given = next((name for name in names if name is not None), None)
+    if given is not None and given in routes:
         return given
     raise UnknownRouteError(
         given="no route" if given is None else f"route {given!r:.120}",
