@@ -171,6 +171,28 @@ def test_the_planner_reaches_neither_torch_nor_an_engine_by_any_way() -> None:
     assert not {"kernels", "models", "engine"} & {layer for name in reached if (layer := _layer(name))}
 
 
+def test_what_runs_inside_vllm_reaches_config_policy_and_metrics_only() -> None:
+    reached = _reached(_modules(), "vllm")
+    assert {"paceline.policy.reports", "paceline.vllm.bridge"} <= reached
+    outside = {name.split(".")[0] for name in reached}
+    assert (
+        outside & {"transformers", "gguf", "tokenizers", "llguidance", "fastapi", "prometheus_client"}
+        == set()
+    )
+    allowed = {
+        "errors",
+        "clock",
+        "parameters",
+        "records",
+        "step_records",
+        "config",
+        "policy",
+        "metrics",
+        "vllm",
+    }
+    assert {layer for name in reached if (layer := _layer(name))} <= allowed
+
+
 def _written(**sources: str) -> dict[str, ast.Module]:
     return {
         "paceline." + name.replace("__", "."): ast.parse(textwrap.dedent(text))
