@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import paceline
@@ -100,10 +100,11 @@ def _cycle(modules: Mapping[str, ast.Module]) -> list[str]:
     return next((found for name in sorted(edges) if (found := visit(name, []))), [])
 
 
-def _reached(modules: Mapping[str, ast.Module], layer: str) -> set[str]:
-    """Return all that a package imports, and all that those import, of ours and others'."""
+def _reached(modules: Mapping[str, ast.Module], layer: str, only: Collection[str] | None = None) -> set[str]:
+    """Return all that a package imports, or some of its modules, and all that those import, of ours and
+    others'."""
     seen: set[str] = set()
-    waiting = [module for module in modules if _layer(module) == layer]
+    waiting = [module for module in modules if _layer(module) == layer and (only is None or module in only)]
     while waiting:
         module = waiting.pop()
         if module in seen:
@@ -172,14 +173,27 @@ def test_the_planner_reaches_neither_torch_nor_an_engine_by_any_way() -> None:
     assert not {"kernels", "models", "engine"} & {layer for name in reached if (layer := _layer(name))}
 
 
-def test_the_bridge_to_vllm_reaches_nothing_of_the_embedded_engine_by_any_way() -> None:
+LIGHT = {
+    "errors", "clock", "parameters", "records", "step_records", "config", "policy", "metrics", "vllm",
+}  # fmt: skip
+HEAVY = {"torch", "transformers", "gguf", "llguidance", "tokenizers", "safetensors"}
+
+
+def test_what_runs_inside_vllms_engine_core_reaches_config_policy_and_metrics_only() -> None:
+    modules = _modules()
+    reached = _reached(
+        modules, "vllm", {"paceline.vllm", "paceline.vllm.bridge", "paceline.vllm.engine_file"}
+    )
+    assert {"paceline.policy.reports", "paceline.vllm.bridge"} <= reached
+    assert {name.split(".")[0] for name in reached} & (HEAVY | {"fastapi", "prometheus_client"}) == set()
+    assert {layer for name in reached if (layer := _layer(name))} <= LIGHT
+
+
+def test_what_serves_vllm_reaches_nothing_of_the_embedded_engine_by_any_way() -> None:
     reached = _reached(_modules(), "vllm")
-    assert "paceline.administration.route_book" in reached
-    ours = {"torch", "transformers", "gguf", "llguidance", "tokenizers", "safetensors"}
-    assert {name.split(".")[0] for name in reached} & ours == set()
-    light = ("parameters", "records", "step_records", "config", "policy", "metrics", "administration", "vllm")
-    allowed = {"errors", "clock", *light}
-    assert {layer for name in reached if (layer := _layer(name))} <= allowed
+    assert {"paceline.administration.route_book", "paceline.vllm.middleware"} <= reached
+    assert {name.split(".")[0] for name in reached} & HEAVY == set()
+    assert {layer for name in reached if (layer := _layer(name))} <= LIGHT | {"administration"}
 
 
 def _written(**sources: str) -> dict[str, ast.Module]:
