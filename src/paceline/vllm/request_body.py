@@ -69,9 +69,8 @@ class RequestRouter:
         served = self._served()
         routes = self._book.routes
         # Without a name vLLM takes its first model; other than text it refuses itself.
-        name, suffix = (
-            (next(iter(served)), None) if model is None else split_model(str(model), served, routes)
-        )
+        given = next(iter(served)) if model is None else str(model)
+        name, suffix = split_model(given, served, routes)
         return name, first_route((header, suffix, caller.route, self._book.default), routes)
 
     def _override(self, body: dict[str, Any], route: str) -> Mapping[str, Any]:
@@ -87,9 +86,9 @@ class RequestRouter:
         self._check_drafter(override, route)
         found: dict[str, Any] = {}
         if override.enabled is not None:
-            found[ENABLED_ARGUMENT] = (
-                override.enabled if override.enabled == "auto" else int(override.enabled)
-            )
+            # Where a value may be text or a number, vLLM makes a number of a truth value.
+            word = override.enabled
+            found[ENABLED_ARGUMENT] = word if word == "auto" else int(word)
         if override.max_draft_length is not None:
             found[MAX_DRAFT_LENGTH_ARGUMENT] = override.max_draft_length
         return found

@@ -35,7 +35,7 @@ class BridgeDecisions:
         self._bridge = bridge
 
     def of(self, route: str | None = None, limit: int = NUM_KEPT) -> list[dict[str, Any]]:
-        """Return the latest decisions, of one route or of all, oldest first; each with the rank that made it."""
+        """Return the latest decisions, of one route or of all, oldest first, each with the rank it is of."""
         found = []
         for rank in self._bridge.ranks():
             entries = read_tail(self._bridge.decisions_path(rank))
@@ -116,7 +116,7 @@ class VllmService:
         }
 
     def _is_behind(self, engine: EngineFile) -> bool:
-        """Whether an engine core has not taken up the latest routes yet; one without requests makes no steps."""
+        """Whether an engine core has not taken up the latest routes: without requests it makes no step."""
         last = self._enforcement.last
         return last is not None and engine.routes_version != last.version
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.config.drafter_names import MODEL, SUFFIX, with_mixed
 from paceline.config.engine import EngineSettings
-from paceline.config.routes import RouteSettings, Speculation
+from paceline.config.routes import DEFAULT_MAX_DRAFT_LENGTH, RouteSettings, Speculation
 from paceline.config.server import ServeSettings
 from paceline.errors import ConfigError
 from paceline.vllm.model_names import loadable
@@ -89,8 +89,17 @@ def speculative_of(settings: ServeSettings) -> Speculative:
 
 
 def _longest(routes: Mapping[str, RouteSettings]) -> int:
-    """Return the longest draft of any route; those that are off may be switched on while vLLM runs."""
-    return max(route.most_drafts for route in routes.values())
+    """Return the longest draft that any route wants."""
+    return max(map(_most, routes.values())) or DEFAULT_MAX_DRAFT_LENGTH
+
+
+def _most(route: RouteSettings) -> int:
+    """Return the longest draft of a route. One that is off may be switched on while vLLM runs, and has a say
+    if it says a length."""
+    if route.speculation is Speculation.AUTO:
+        return route.most_drafts
+    said = route.draft_length or route.max_draft_length or 0
+    return route.fixed_length if route.speculation is Speculation.ON else said
 
 
 def _method(settings: ServeSettings) -> dict[str, Any]:
@@ -121,5 +130,5 @@ def _draft_model(settings: ServeSettings) -> str | None:
 
 def describe(engine: EngineSettings) -> str:
     """Return how long the drafts of the routes are, for whoever reads the flags."""
-    lengths = ", ".join(f"{name} {route.most_drafts}" for name, route in engine.routes.items())
+    lengths = ", ".join(f"{name} {_most(route)}" for name, route in engine.routes.items())
     return f"most drafts of a route: {lengths}"
