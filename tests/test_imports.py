@@ -113,7 +113,8 @@ def _reached(modules: Mapping[str, ast.Module], layer: str, only: Collection[str
         if module in modules:
             # A package's own `__init__` runs too; that of `paceline` loads what it names only when asked.
             parents = [module.rsplit(".", n)[0] for n in range(1, module.count(".") + 1)]
-            waiting += [*_imports(modules[module], modules), *(p for p in parents if p != "paceline")]
+            found = [*_imports(modules[module], modules), *parents]
+            waiting += [name for name in found if name != "paceline"]
     return seen
 
 
