@@ -93,12 +93,17 @@ class RouteCore:
                 self._note(failure, f"request {request_id} has no route")
 
     def begin(
-        self, parts: Sequence[ScheduledPart], candidates: Sequence[Candidate], load: Load, began_at: float
+        self,
+        parts: Sequence[ScheduledPart],
+        candidates: Sequence[Candidate],
+        load: Load,
+        began_at: float,
+        most: int,
     ) -> tuple[Step | None, StepDrafts]:
         """Plan a step's drafts; see `RouteDriver.begin`."""
         with self._lock:
             try:
-                return self.driver.begin(parts, candidates, load, began_at)
+                return self.driver.begin(parts, candidates, load, began_at, most)
             except Exception as failure:
                 self._note(failure, "a step is planned without drafts")
                 return None, NO_DRAFTS

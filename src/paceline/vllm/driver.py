@@ -21,7 +21,7 @@ from paceline.step_records import SequenceStep, StepRecord
 from paceline.vllm.engine_file import RouteLoad
 from paceline.vllm.facts import EngineFacts
 from paceline.vllm.pipelined import PipelinedPolicy, Probes
-from paceline.vllm.requests import ROUTE_DECIDES, RouteRequest, read_route, read_speculation
+from paceline.vllm.requests import ROUTE_DECIDES, RouteRequest, read_route, read_speculation, within
 from paceline.vllm.routes_file import RoutesFile
 from paceline.vllm.steps import (
     NO_LOAD,
@@ -136,6 +136,7 @@ class RouteDriver:
             speculation = read_speculation(extra_args, name, table[name])
         except PacelineError as error:
             self.faults.append(f"request {request_id}: {error}")
+        speculation = within(speculation, self.facts.max_draft_length)
         self._num_seen += 1
         self.num_requests[name] += 1
         self.requests[request_id] = RouteRequest(
@@ -157,7 +158,12 @@ class RouteDriver:
             request.holds_drafts = self.facts.has_draft_kv
 
     def begin(
-        self, parts: Sequence[ScheduledPart], candidates: Sequence[Candidate], load: Load, began_at: float
+        self,
+        parts: Sequence[ScheduledPart],
+        candidates: Sequence[Candidate],
+        load: Load,
+        began_at: float,
+        most: int = 64,
     ) -> tuple[Step, StepDrafts]:
         """Plan the drafts that a step makes for the next one.
 
@@ -166,6 +172,7 @@ class RouteDriver:
             candidates: the requests that will decode after it.
             load: the engine core, now.
             began_at: the clock's reading when the step began to be scheduled.
+            most: drafts that any request may have, as vLLM was told for a batch of this size.
         """
         found = [(part, self.requests[part.request_id]) for part in parts if part.request_id in self.requests]
         for part, request in found:
@@ -175,7 +182,7 @@ class RouteDriver:
         self.load = load
         # What they verify was planned a step ago, and what is planned now, they verify in the next.
         planned, probes = [Planned(*one, one[1].planned) for one in found], self._probes
-        drafts = self._plan(candidates, load, self._clock())
+        drafts = self._plan(candidates, load, self._clock(), most)
         if drafts.skips and any(not part.is_decoding for part, _ in found):
             # A prompt has to be whole in the drafter's KV too: who drafts later may share it.
             drafts = drafts._replace(skips=False)
@@ -186,7 +193,7 @@ class RouteDriver:
         passes = pass_rows(num_rows, len(found), drafts.depth) if self.facts.has_draft_kv else ()
         return Step(began_at, self._clock() - began_at, planned, passes, probes), drafts
 
-    def _plan(self, candidates: Sequence[Candidate], load: Load, now: float) -> StepDrafts:
+    def _plan(self, candidates: Sequence[Candidate], load: Load, now: float, most: int) -> StepDrafts:
         known = [
             (one, self.requests[one.request_id]) for one in candidates if one.request_id in self.requests
         ]
@@ -202,10 +209,11 @@ class RouteDriver:
         )  # fmt: skip
         self._probes = self.policy.probes
         for (_, request), choice in zip(known, plan.choices, strict=True):
-            request.planned = choice
-        depth = max(choice.draft_length for choice in plan.choices)
+            is_within = choice.draft_length <= most
+            request.planned = choice if is_within else choice._replace(draft_length=most)
+        depth = max(request.planned.draft_length for _, request in known)
         skips = False
-        if not depth and self.facts.can_skip and self.facts.has_draft_kv:
+        if not depth and self.facts.can_skip and self.facts.has_draft_kv and not self._is_looking:
             holders = [
                 (choice, self.policy.is_paused(request.route))
                 for (_, request), choice in zip(known, plan.choices, strict=True)
@@ -213,6 +221,11 @@ class RouteDriver:
             ]
             skips = self._upkeep.skips(holders, self.policy.costs.draft(MODEL).seconds(len(known)))
         return StepDrafts(self._depth(depth), skips)
+
+    @property
+    def _is_looking(self) -> bool:
+        """Whether it first looks what steps without drafts take, on a machine that nothing is known of."""
+        return self.policy.costs.is_guess and self._num_steps < NUM_PLAIN_STEPS
 
     def _depth(self, wanted: int) -> int:
         """Return how many tokens the worker drafts for whoever drafts most."""
@@ -223,11 +236,11 @@ class RouteDriver:
         can_draft = request.holds_drafts or not self.facts.has_draft_kv
         settings = self.policy.routes[self.policy.routes.resolve(request.route)]
         is_adaptive = settings.speculation is Speculation.AUTO and speculation.enabled is not True
-        if is_adaptive and self.policy.costs.is_guess and self._num_steps < NUM_PLAIN_STEPS:
+        if is_adaptive and self._is_looking:
             can_draft = False
         return SequenceView(
             request.number, request.route, speculation, one.num_context_tokens, one.num_output_tokens,
-            min(one.most_drafts, self.facts.max_draft_length),
+            one.most_drafts,
             (drafter,) if drafter is not None and can_draft else (),
             holds_drafts=request.holds_drafts,
         )  # fmt: skip

@@ -66,6 +66,19 @@ def read_speculation(
     return RouteOverride(**values).within(name, route)
 
 
+def within(speculation: SpeculationParams, most: int) -> SpeculationParams:
+    """Return what a request asks, no longer than the engine's longest drafts.
+
+    Args:
+        speculation: what it asks.
+        most: vLLM's `num_speculative_tokens`; 0 where it drafts nothing.
+    """
+    asked = speculation.max_draft_length
+    if not most or (asked is not None and asked <= most):
+        return speculation
+    return speculation.model_copy(update={"max_draft_length": most})
+
+
 @dataclass(slots=True)
 class RouteRequest:
     """One request of the engine core."""

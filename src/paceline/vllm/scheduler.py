@@ -97,7 +97,8 @@ class RouteScheduling:
         if not scheduler_output.num_scheduled_tokens:
             return
         parts, candidates, num_prompt_rows = self._read_schedule(scheduler_output)
-        step, drafts = self._routes.begin(parts, candidates, self._load(num_prompt_rows), self._began_at)
+        most, load = scheduler_output.num_spec_tokens_to_schedule, self._load(num_prompt_rows)
+        step, drafts = self._routes.begin(parts, candidates, load, self._began_at, most)
         scheduler_output.num_spec_tokens_to_schedule = drafts.depth
         if drafts.skips:
             setattr(scheduler_output, SKIPS, True)
@@ -113,10 +114,7 @@ class RouteScheduling:
         parts: list[ScheduledPart] = []
         candidates: list[Candidate] = []
         num_prompt_rows = 0
-        most, drafts = (
-            scheduler_output.num_spec_tokens_to_schedule,
-            scheduler_output.scheduled_spec_decode_tokens,
-        )
+        drafts = scheduler_output.scheduled_spec_decode_tokens
         for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
             request = self.requests[request_id]
             num_drafted = len(drafts.get(request_id, ()))
@@ -132,7 +130,7 @@ class RouteScheduling:
                 continue
             length = request.num_tokens
             room = min(request.max_tokens - num_output, self.max_model_len - length) - 2
-            candidates.append(Candidate(request_id, length + 1, num_output + 1, max(0, min(room, most))))
+            candidates.append(Candidate(request_id, length + 1, num_output + 1, max(0, room)))
         return parts, candidates, min(num_prompt_rows, self.max_num_scheduled_tokens)
 
     def _load(self, num_prompt_rows: int) -> Load:

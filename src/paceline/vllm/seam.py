@@ -1,9 +1,9 @@
 """All of vLLM that is relied on here, by name, and what of it is not as it was.
 
 vLLM's scheduler is no public interface: a release may change any of it. `seam_faults` compares the installed
-release with what this was written against, and names each difference, so that a new release is met with a list
-rather than with wrong counts. It compares signatures, fields of records, and the places in vLLM's own code where
-a name is set or called.
+release with what this was written against, and names each difference, so that a new release is met with a
+list rather than with wrong counts. It compares signatures, fields of records, and the places in vLLM's own
+code where a name is set or called.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ RECORDS = (
 
 SAID = (
     Said(_SCHEDULER, "self.requests: dict[str, Request]", "requests by their ids"),
-    Said(_SCHEDULER, "self.num_spec_tokens = vllm_config.num_speculative_tokens", "the most drafts there are"),
+    Said(_SCHEDULER, "self.num_spec_tokens = vllm_config.num_speculative_tokens", "the most drafts"),
     Said(_SCHEDULER, "self.max_model_len", "the end of the context"),
     Said(_SCHEDULER, "self.max_num_scheduled_tokens", "the rows of a step"),
     Said(_SCHEDULER, "self.kv_cache_manager = KVCacheManager(", "who knows the blocks"),
     Said(f"{_SCHEDULER}.schedule", "self.dynamic_sd_lookup is None", "no places for drafts nobody made"),
     Said(f"{_SCHEDULER}.schedule", "self.dynamic_sd_lookup[", "the most drafts at this batch"),
-    Said(f"{_SCHEDULER}.schedule", "self._update_after_schedule(scheduler_output)", "where a step is planned"),
+    Said(f"{_SCHEDULER}.schedule", "self._update_after_schedule(", "where steps are planned"),
     Said(f"{_SCHEDULER}.schedule", "spec_token_ids = request.spec_token_ids", "what is verified"),
     Said(f"{_SCHEDULER}.update_draft_token_ids", "request.spec_token_ids =", "where drafts come back"),
     Said(f"{_ASYNC}._update_after_schedule", "request.spec_token_ids =", "where places are reserved"),

@@ -1,8 +1,8 @@
 """vLLM's worker, that can leave the drafter's pass out of a step in which nobody drafts.
 
 Told to draft no token, vLLM runs the drafter's first pass all the same, so that its KV follows the target's.
-The scheduler says when that serves nobody (`paceline.vllm.upkeep`), and remembers whose KV has holes from then
-on; the answers cannot change by it, since the target verifies every draft.
+The scheduler says when that serves nobody (`paceline.vllm.upkeep`), and remembers whose KV has holes from
+then on; the answers cannot change by it, since the target verifies every draft.
 """
 
 from __future__ import annotations
