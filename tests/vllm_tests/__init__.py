@@ -1,1 +1,1 @@
-"""Tests of `paceline.vllm`; not called `vllm`, since `import vllm` is to find vLLM with tests/ on the path."""
+"""Tests of `paceline.vllm`. Not called `vllm`: tests/ is on the path, and `import vllm` is to find vLLM."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def engine(rank: int = 0) -> EngineFile:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     bridge, now = Bridge(tmp_path), engine()
-    assert EngineWriter(bridge.engine_path(0), lambda: now).write(0.0)
+    assert EngineWriter(bridge.engine_path(0), now.to_json).write(0.0)
     found = read_engine(bridge.engine_path(0))
     assert counts_to_json(found.counts) == counts_to_json(now.counts)
     chat = found.counts.routes["chat"]
@@ -75,7 +76,7 @@ def test_ranks_are_those_that_wrote(tmp_path: Path) -> None:
     bridge, now = Bridge(tmp_path / "none yet"), engine()
     assert bridge.ranks() == []
     for rank in (10, 2):
-        EngineWriter(bridge.engine_path(rank), lambda: now).write(0.0)
+        EngineWriter(bridge.engine_path(rank), now.to_json).write(0.0)
     (bridge.folder / "engine-x.json").write_text("{}")
     assert bridge.ranks() == [2, 10]
 
@@ -84,10 +85,10 @@ def test_it_is_written_four_times_a_second_and_at_once_where_that_is_urgent(tmp_
     now = engine()
     num_looks = 0
 
-    def look() -> EngineFile:
+    def look() -> dict[str, Any]:
         nonlocal num_looks
         num_looks += 1
-        return now
+        return now.to_json()
 
     writer = EngineWriter(tmp_path / "engine-0.json", look, every_s=0.25)
     written = [at for at in (0.0, 0.1, 0.24, 0.25, 0.3, 0.5) if writer.write(at)]
@@ -100,7 +101,7 @@ def test_a_file_that_cannot_be_written_is_said_and_tried_again(tmp_path: Path) -
     folder = tmp_path / "folder"
     folder.write_text("in the way")
     now = engine()
-    writer = EngineWriter(folder / "engine-0.json", lambda: now)
+    writer = EngineWriter(folder / "engine-0.json", now.to_json)
     assert not writer.write(0.0)
     assert writer.fault is not None
     assert "cannot be written" in writer.fault

@@ -1,7 +1,7 @@
 """The folder by which the serving process and vLLM's engine cores hear of each other.
 
-vLLM's engine core is a process of its own, one for each rank of data parallelism. Its scheduler is told of
-the folder by `--additional-config '{"paceline": {"bridge": "/run/..."}}'`, and both read and write files in it:
+vLLM's engine core is a process of its own, one for each rank of data parallelism. Its scheduler is told
+of the folder by `--additional-config '{"paceline": {"bridge": "/run/..."}}'`, and both keep files in it:
 
 | file | written by | says |
 | --- | --- | --- |

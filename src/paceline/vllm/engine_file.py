@@ -142,13 +142,13 @@ class EngineWriter:
 
     Args:
         path: the file.
-        look: makes the record; called only where it is to be written.
+        values: makes the record as plain values; called only where it is to be written.
         every_s: least seconds between two writings, but where something changed that must not wait.
     """
 
-    def __init__(self, path: Path, look: Callable[[], EngineFile], every_s: float = EVERY_S) -> None:
+    def __init__(self, path: Path, values: Callable[[], Mapping[str, Any]], every_s: float = EVERY_S) -> None:
         self._path = path
-        self._look = look
+        self._values = values
         self._every_s = every_s
         self._written_at: float | None = None
         self.fault: str | None = None
@@ -165,7 +165,7 @@ class EngineWriter:
             return False
         self._written_at = now
         try:
-            replace_json(self._path, self._look().to_json())
+            replace_json(self._path, self._values())
         except (OSError, ValueError) as error:
             self.fault = f"{self._path} cannot be written: {error}"
             return False
