@@ -177,24 +177,29 @@ def test_the_planner_reaches_neither_torch_nor_an_engine_by_any_way() -> None:
 LIGHT = {
     "errors", "clock", "parameters", "records", "step_records", "config", "policy", "metrics", "vllm",
 }  # fmt: skip
-HEAVY = {"torch", "transformers", "gguf", "llguidance", "tokenizers", "safetensors"}
+HEAVY = {"transformers", "gguf", "llguidance", "tokenizers", "safetensors"}
+IN_CORE = {"paceline.vllm", "paceline.vllm.bridge", "paceline.vllm.seam"}
+"""What an engine core of vLLM loads; the package's own module loads scheduler and worker."""
 
 
-def test_what_runs_inside_vllms_engine_core_reaches_config_policy_and_metrics_only() -> None:
-    modules = _modules()
-    reached = _reached(
-        modules, "vllm", {"paceline.vllm", "paceline.vllm.bridge", "paceline.vllm.engine_file"}
-    )
-    assert {"paceline.policy.reports", "paceline.vllm.bridge"} <= reached
-    assert {name.split(".")[0] for name in reached} & (HEAVY | {"fastapi", "prometheus_client"}) == set()
+def test_what_runs_inside_vllm_reaches_config_policy_and_metrics_only() -> None:
+    reached = _reached(_modules(), "vllm", IN_CORE)
+    assert {"paceline.policy.reports", "paceline.vllm.scheduler", "paceline.vllm.worker"} <= reached
+    outside = {name.split(".")[0] for name in reached}
+    assert outside & (HEAVY | {"fastapi", "prometheus_client"}) == set()
     assert {layer for name in reached if (layer := _layer(name))} <= LIGHT
 
 
 def test_what_serves_vllm_reaches_nothing_of_the_embedded_engine_by_any_way() -> None:
-    reached = _reached(_modules(), "vllm")
+    modules = _modules()
+    reached = _reached(modules, "vllm")
     assert {"paceline.administration.route_book", "paceline.vllm.middleware"} <= reached
     assert {name.split(".")[0] for name in reached} & HEAVY == set()
     assert {layer for name in reached if (layer := _layer(name))} <= LIGHT | {"administration"}
+    # A worker of vLLM gives tensors back; nothing else has any.
+    assert [name for name in reached & modules.keys() if "torch" in _imports(modules[name], modules)] == [
+        "paceline.vllm.worker"
+    ]
 
 
 def _written(**sources: str) -> dict[str, ast.Module]:

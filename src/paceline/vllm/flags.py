@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.config.drafter_names import MODEL
 from paceline.config.server import ServeSettings
 from paceline.errors import ConfigError
 from paceline.vllm.bridge import ADDITIONAL_KEY, BridgeOptions
@@ -18,7 +19,7 @@ from paceline.vllm.extra_flags import check_extra, has_flag
 from paceline.vllm.model_names import loadable
 from paceline.vllm.speculative import Speculative, describe, speculative_of
 
-SCHEDULER = "paceline.vllm.RouteScheduler"
+SCHEDULER, WORKER = "paceline.vllm.RouteScheduler", "paceline.vllm.RouteWorker"
 MIDDLEWARE = "paceline.vllm.middleware.RouteMiddleware"
 ENVIRONMENT: Mapping[str, str] = {"VLLM_USE_RUST_FRONTEND": "0"}
 """Variables that are set: vLLM's other front end knows no middleware, hence no routes."""
@@ -99,7 +100,9 @@ def launch_of(settings: ServeSettings, extra: Sequence[str] = ()) -> Launch:
     given = (*settings.vllm.flags, *extra)
     is_headless = has_flag(given, "headless")
     speculative = speculative_of(settings)
-    flags = tuple(_flags(settings, speculative, bridge.absolute(), is_headless))
+    # Only for what runs a model; another worker class than vLLM's own is left in its place.
+    skips = speculative.drafter == MODEL and not has_flag(given, "worker-cls")
+    flags = tuple(_flags(settings, speculative, BridgeOptions(bridge.absolute(), skips), is_headless))
     # A second --middleware is a second middleware, and no contradiction.
     check_extra(given, [flag.name for flag in flags if flag.name != "middleware"])
     model = settings.vllm.model or loadable(settings.engine.target, "target")
@@ -120,12 +123,14 @@ def _check(settings: ServeSettings) -> None:
 
 
 def _flags(
-    settings: ServeSettings, speculative: Speculative, bridge: Path, is_headless: bool
+    settings: ServeSettings, speculative: Speculative, options: BridgeOptions, is_headless: bool
 ) -> Iterator[Flag]:
     engine, server = settings.engine, settings.server
     yield Flag("served-model-name", settings.model_name, "what clients call the model")
     yield Flag("scheduler-cls", SCHEDULER, "routes and their draft lengths")
-    ours = {ADDITIONAL_KEY: BridgeOptions(bridge).to_json()}
+    if options.skips_drafting:
+        yield Flag("worker-cls", WORKER, "leaves the draft model's pass out where nobody drafts")
+    ours = {ADDITIONAL_KEY: options.to_json()}
     yield Flag("additional-config", _json({**settings.vllm.additional_config, **ours}),
                "where serving process and engine cores meet")  # fmt: skip
     if speculative.config is not None:

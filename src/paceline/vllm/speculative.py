@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.config.drafter_names import MODEL, SUFFIX, with_mixed
+from paceline.config.drafter_names import SUFFIX, with_mixed
 from paceline.config.engine import EngineSettings
 from paceline.config.routes import DEFAULT_MAX_DRAFT_LENGTH, RouteSettings, Speculation
 from paceline.config.server import ServeSettings
 from paceline.errors import ConfigError
+from paceline.vllm.facts import drafter_of
 from paceline.vllm.model_names import loadable
 
 NGRAM, DRAFT_MODEL = "ngram", "draft_model"
-LOOK_UPS = (NGRAM, "ngram_gpu", "suffix")
-"""vLLM's methods that draft from text; routes call them `suffix`, and all others `model`."""
 LENGTH = "num_speculative_tokens"
 
 
@@ -37,8 +36,9 @@ class Speculative:
             ConfigError: it wants longer drafts, or other drafters.
         """
         wanted = route.draft_length or route.max_draft_length or 0
+        is_off = route.speculation is Speculation.OFF
         if self.drafter is None:
-            if route.speculation is not Speculation.OFF:
+            if not is_off:
                 raise ConfigError(
                     given=f"speculation: {route.speculation} of route {name!r}",
                     expected="off: vLLM was told to draft nothing (drafter: none)",
@@ -51,7 +51,7 @@ class Speculative:
                 expected=f"at most {self.max_draft_length}, for which vLLM was started",
                 remedy="Ask for less, or set vllm.speculative.num_speculative_tokens and start again",
             )
-        if "drafters" in route.model_fields_set and not self.serves(route):
+        if not is_off and "drafters" in route.model_fields_set and not self.serves(route):
             raise ConfigError(
                 given=f"drafters = {list(route.drafters)} of route {name!r}",
                 expected=f"{self.drafter!r} among them: it is the one drafter that vLLM was started with",
@@ -81,8 +81,7 @@ def speculative_of(settings: ServeSettings) -> Speculative:
                 expected="a number from 1",
                 remedy="Correct it, or leave it out: it then follows from the routes",
             )
-        drafter = SUFFIX if config.get("method") in LOOK_UPS else MODEL
-        found = Speculative(config, drafter, longest)
+        found = Speculative(config, drafter_of(config.get("method", "")), longest)
     for name, route in engine.routes.items():
         found.check(name, route)
     return found
