@@ -67,8 +67,8 @@ class Launch:
 
     @property
     def command(self) -> list[str]:
-        """The process that is started: vLLM's own command line, in this interpreter."""
-        return [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *self.arguments]
+        """The process that is started: vLLM's own command, in this interpreter."""
+        return [sys.executable, "-m", "paceline.vllm.entry", *self.arguments]
 
     def text(self) -> str:
         """Return it for a shell, a flag a line."""

@@ -14,6 +14,7 @@ from paceline.administration.overlay import OverlayStore
 from paceline.administration.reload import ConfigFollower
 from paceline.administration.route_book import RouteBook
 from paceline.administration.views import settings_view
+from paceline.clock import monotonic
 from paceline.config.server import ServeSettings
 from paceline.vllm.bridge import Bridge
 from paceline.vllm.bridge_metrics import read_engines
@@ -22,6 +23,8 @@ from paceline.vllm.engine_file import EngineFile
 from paceline.vllm.speculative import Speculative, speculative_of
 
 NUM_DECISIONS = 50
+LOOK_S, CHANGE_S = 0.02, 1.0
+"""How often, and for how long, engine cores are looked at after a change."""
 
 
 class BridgeDecisions:
@@ -80,8 +83,13 @@ class VllmService:
         return [self._view(name, engines) for name in self.book.routes]
 
     async def route_view(self, name: str) -> dict[str, Any]:
-        """Return one of them."""
-        return self._view(name, await asyncio.to_thread(read_engines, self.bridge))
+        """Return one of them, with the engine cores' word on its last change, unless they take long over it."""
+        ends = monotonic() + CHANGE_S
+        while True:
+            engines = await asyncio.to_thread(read_engines, self.bridge)
+            if not any(map(self._is_behind, engines)) or monotonic() > ends:
+                return self._view(name, engines)
+            await asyncio.sleep(LOOK_S)
 
     async def status_view(self) -> dict[str, Any]:
         """Return all there is to know at a moment."""
