@@ -83,7 +83,7 @@ class VllmService:
         return [self._view(name, engines) for name in self.book.routes]
 
     async def route_view(self, name: str) -> dict[str, Any]:
-        """Return one of them, with the engine cores' word on its last change, unless they take long over it."""
+        """Return one of them, once the engine cores took its last change up, unless they are long over it."""
         ends = monotonic() + CHANGE_S
         while True:
             engines = await asyncio.to_thread(read_engines, self.bridge)
