@@ -69,11 +69,12 @@ class Served:
             flags = {
                 "scheduler_cls": "paceline.vllm.RouteScheduler",
                 "additional_config": {"paceline": {"bridge": str(folder)}},
+                "per_request_spec_decode_metrics": "detailed",
                 **flags,
             }
         self.llm = LLM(
             str(model), dtype="float32", max_model_len=512, enforce_eager=True, seed=0,
-            per_request_spec_decode_metrics="detailed", **{"max_num_seqs": 8, **flags},
+            **{"max_num_seqs": 8, **flags},
         )  # fmt: skip
         self.engine = self.llm.llm_engine
         self._num_asked = 0
