@@ -46,12 +46,10 @@ def test_each_request_is_scheduled_its_own_routes_drafts(stub: Callable[..., Stu
         made.add(name, name)
     made.drain()
     assert {name: len(made.tokens[name]) for name in THREE} == dict.fromkeys(THREE, 30)
-    # The first step of each ends its prompt, and nothing was drafted before.
-    assert {name: set(steps[1:]) for name, steps in made.verified.items()} == {
-        "four": {4},
-        "two": {2},
-        "off": {0},
-    }
+    # The first step of each ends its prompt, with nothing drafted before; the last have less room for drafts.
+    found = {name: set(steps[1:-2]) for name, steps in made.verified.items()}
+    assert found == {"four": {4}, "two": {2}, "off": {0}}
+    assert set(made.verified["off"]) == {0}
     counts = made.scheduler._routes.driver.counts.routes
     assert counts["off"].drafts == {}
     for name, k in (("four", 4), ("two", 2)):

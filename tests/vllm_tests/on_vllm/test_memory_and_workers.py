@@ -15,10 +15,10 @@ OFF = RouteSettings(speculation="off")
 
 
 def test_preemption_loses_nobody_and_changes_no_answer(model: Path, tmp_path: Path) -> None:
-    # Four sequences of some 120 tokens in room for 336.
+    # Four sequences of some 150 tokens, five blocks each, in 16 blocks.
     served = Served(
-        model, tmp_path, {"chat": ON, "batch": OFF}, speculative_config=NGRAM, max_num_seqs=4, block_size=16,
-        num_gpu_blocks_override=33, enable_prefix_caching=False,
+        model, tmp_path, {"chat": ON, "batch": OFF}, speculative_config=NGRAM, max_num_seqs=4, block_size=32,
+        num_gpu_blocks_override=17, enable_prefix_caching=False,
     )  # fmt: skip
     asked = [
         Asked(f"Count {number}: {COUNTING}", route, 110) for number in range(2) for route in ("chat", "batch")
