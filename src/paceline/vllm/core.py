@@ -17,10 +17,11 @@ from paceline.policy.decision_log import DecisionLog
 from paceline.policy.states import Decision
 from paceline.records import FinishReason
 from paceline.vllm.bridge import Bridge, BridgeOptions
-from paceline.vllm.driver import RouteDriver, Step, StepDrafts
+from paceline.vllm.driver import RouteDriver, StepDrafts
 from paceline.vllm.engine_file import EngineFile, EngineWriter
 from paceline.vllm.facts import EngineFacts
 from paceline.vllm.knowledge import load_knowledge, save_knowledge
+from paceline.vllm.recording import Step
 from paceline.vllm.routes_file import RoutesWatcher, read_routes
 from paceline.vllm.steps import Candidate, Load, Outcome, ScheduledPart
 
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 SAVE_S = 30.0
-NO_DRAFTS = StepDrafts()
 
 
 class RouteCore:
@@ -106,7 +106,7 @@ class RouteCore:
                 return self.driver.begin(parts, candidates, load, began_at, most)
             except Exception as failure:
                 self._note(failure, "a step is planned without drafts")
-                return None, NO_DRAFTS
+                return None, StepDrafts(self.driver.depth(0))
 
     def draft_length(self, request_id: str) -> int:
         """Return how many drafts a request may have in its next step."""

@@ -13,30 +13,19 @@ from paceline.config.drafter_names import MODEL
 from paceline.errors import PacelineError
 from paceline.metrics.counts import Counts
 from paceline.policy.decision_log import DecisionLog
-from paceline.policy.interface import PLAIN, DraftChoice, SequenceView, StepView
+from paceline.policy.interface import PLAIN, SequenceView, StepView
 from paceline.policy.routes import RouteTable, Speculation
 from paceline.policy.step_costs import CalibratedCosts
 from paceline.records import FinishReason
-from paceline.step_records import SequenceStep, StepRecord
 from paceline.vllm.engine_file import RouteLoad
 from paceline.vllm.facts import EngineFacts
 from paceline.vllm.pipelined import PipelinedPolicy, Probes
+from paceline.vllm.recording import Planned, Step, StepTiming, part_of
 from paceline.vllm.requests import ROUTE_DECIDES, RouteRequest, read_route, read_speculation, within
 from paceline.vllm.routes_file import RoutesFile
-from paceline.vllm.steps import (
-    NO_LOAD,
-    Candidate,
-    DraftedAhead,
-    Load,
-    Outcome,
-    ScheduledPart,
-    pass_rows,
-    take_apart,
-)
+from paceline.vllm.steps import NO_LOAD, Candidate, Load, Outcome, ScheduledPart, pass_rows
 from paceline.vllm.upkeep import Upkeep
 
-NOTHING = Outcome(0, 0, 0, is_finished=False)
-"""Of a part whose request is gone, or whose tokens do not count."""
 NUM_PLAIN_STEPS = 8
 """Steps without drafts by which a machine is known that nothing was measured on before."""
 MAX_UNKNOWN = 32
@@ -49,27 +38,6 @@ class StepDrafts(NamedTuple):
     """Most tokens that any request drafts: what the worker is told."""
     skips: bool = False
     """Whether the worker leaves the drafter's pass out."""
-
-
-class Planned(NamedTuple):
-    """One request's part in a step that is on its way."""
-
-    part: ScheduledPart
-    request: RouteRequest
-    choice: DraftChoice
-    """What the policy had said of the drafts that it verifies."""
-
-
-class Step(NamedTuple):
-    """A step that is on its way."""
-
-    began_at: float
-    plan_s: float
-    planned: Sequence[Planned]
-    passes: tuple[int, ...]
-    """Rows of each of the drafter's passes at its end."""
-    probes: Probes
-    """Of the plan by which the drafts that it verifies were made."""
 
 
 class RouteDriver:
@@ -105,12 +73,11 @@ class RouteDriver:
         self.faults: deque[str] = deque(maxlen=8)
         self._clock = clock
         self._num_seen = 0
-        self._ahead = DraftedAhead(())
+        self._timing = StepTiming(self.policy.costs, clock())
         self._probes: Probes = {}
         self._upkeep = Upkeep()
         self._ended: list[tuple[RouteRequest, FinishReason]] = []
         self._num_steps = 0
-        self._done_at = clock()
 
     def put_in_force(self, routes: RoutesFile) -> None:
         """Go by other routes from the next step on; requests that run included."""
@@ -199,7 +166,7 @@ class RouteDriver:
         ]
         if not known:
             self._probes = {}
-            return StepDrafts(self._depth(0))
+            return StepDrafts(self.depth(0))
         views = [self._view(one, request) for one, request in known]
         plan = self.policy.plan(
             StepView(
@@ -220,14 +187,14 @@ class RouteDriver:
                 if request.holds_drafts
             ]
             skips = self._upkeep.skips(holders, self.policy.costs.draft(MODEL).seconds(len(known)))
-        return StepDrafts(self._depth(depth), skips)
+        return StepDrafts(self.depth(depth), skips)
 
     @property
     def _is_looking(self) -> bool:
         """Whether it first looks what steps without drafts take, on a machine that nothing is known of."""
         return self.policy.costs.is_guess and self._num_steps < NUM_PLAIN_STEPS
 
-    def _depth(self, wanted: int) -> int:
+    def depth(self, wanted: int) -> int:
         """Return how many tokens the worker drafts for whoever drafts most."""
         return wanted if self.facts.can_vary_depth else self.facts.max_draft_length
 
@@ -254,12 +221,8 @@ class RouteDriver:
             told_at: the clock's reading when its output came.
         """
         now = self._clock()
-        done_at, self._done_at = self._done_at, now
-        # Where steps overlap, one begins to be worked on when the one before is done.
-        began_at = max(step.began_at, done_at)
-        plan_s = min(step.plan_s, max(0.0, told_at - began_at)) if began_at == step.began_at else 0.0
-        parts = [self._part(one, outcomes, now) for one in step.planned]
-        record = self._record(step, parts, began_at, plan_s, told_at, now)
+        parts = [part_of(one, outcomes, now) for one in step.planned]
+        record = self._timing.record(step, parts, self.load, self.preemptions.total(), told_at, now)
         self._num_steps += any(part.is_decoding for part in parts)
         self.counts.on_step(record)
         self.policy.on_step_of(record, step.probes)
@@ -267,49 +230,6 @@ class RouteDriver:
         ended, self._ended = self._ended, []
         for request, reason in ended:
             self._tell(request, reason)
-
-    def _record(
-        self,
-        step: Step,
-        parts: Sequence[SequenceStep],
-        began_at: float,
-        plan_s: float,
-        told_at: float,
-        now: float,
-    ) -> StepRecord:
-        target_s, draft_s = take_apart(
-            told_at - began_at - plan_s,
-            self.policy.costs,
-            MODEL,
-            num_rows=sum(part.num_rows for part in parts),
-            num_sequences=len(parts),
-            num_context_tokens=sum(part.num_context_tokens for part in parts),
-            passes=step.passes,
-        )
-        ahead, self._ahead = self._ahead, DraftedAhead(step.passes, draft_s)
-        load = self.load
-        return StepRecord(
-            number=self.counts.num_steps, began_at=began_at, plan_s=plan_s, draft_s=ahead.seconds,
-            verify_s=target_s, commit_s=now - told_at, sequences=tuple(parts), num_running=load.num_running,
-            num_waiting=load.num_waiting, num_preemptions=self.preemptions.total(),
-            num_kv_blocks=load.num_blocks, num_kv_blocks_used=load.num_blocks_used, draft_rows=ahead.rows,
-        )  # fmt: skip
-
-    def _part(self, one: Planned, outcomes: Mapping[str, Outcome], now: float) -> SequenceStep:
-        part, request, choice = one
-        outcome = outcomes.get(request.id, NOTHING)
-        drafts = choice if part.is_decoding and outcome is not NOTHING else PLAIN
-        if part.is_decoding:
-            request.count(outcome.num_drafted, outcome.num_accepted, outcome.num_new_tokens)
-            request.drafter = drafts.drafter or request.drafter
-        if outcome.num_new_tokens:
-            request.emit(outcome.num_new_tokens, now)
-        return SequenceStep(
-            request.id, 0, request.route, drafts.drafter, part.num_context_tokens, part.num_tokens,
-            part.is_decoding, max(drafts.draft_length, outcome.num_drafted), outcome.num_drafted,
-            outcome.num_accepted, outcome.num_new_tokens, outcome.num_new_tokens,
-            finish_reason=FinishReason.STOP if outcome.is_finished else None, number=request.number,
-        )  # fmt: skip
 
     def finished(self, request_id: str, reason: FinishReason, *, is_in_step: bool) -> None:
         """Take note of a request that ended.

@@ -25,8 +25,8 @@ from paceline.clock import monotonic
 from paceline.records import FinishReason
 from paceline.vllm.bridge import BridgeOptions
 from paceline.vllm.core import RouteCore
-from paceline.vllm.driver import Step
 from paceline.vllm.facts import EngineFacts
+from paceline.vllm.recording import Step
 from paceline.vllm.steps import Candidate, Load, Outcome, ScheduledPart
 
 logger = init_logger("vllm.paceline")
