@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ import pytest
 import yaml
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
+from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry, generate_latest
 
 from paceline.config.file import load_serve_config
@@ -422,12 +424,36 @@ def test_a_start_writes_routes_with_their_changes_and_forgets_engine_cores_of_be
         prepare(settings, launch_of(settings), {})
 
 
-def test_a_server_that_was_not_started_by_the_command_does_not_start(tmp_path: Path) -> None:
-    class Config:
-        additional_config = {"paceline": {"bridge": str(tmp_path)}}  # noqa: RUF012
-
+def test_the_middleware_lives_as_long_as_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, registry = write(tmp_path, server=KEYS), CollectorRegistry()
+    monkeypatch.setattr("paceline.vllm.middleware._registry", lambda: registry)
+    prepare(settings, launch_of(settings), {})
+    bridge = Bridge(tmp_path / "site.vllm")
+    replace_json(bridge.engine_path(0), engine().to_json())
     app = behind()
-    app.state.vllm_config = Config()
+    app.state.vllm_config = SimpleNamespace(
+        additional_config={"paceline": {"bridge": str(bridge.folder)}},
+        scheduler_config=SimpleNamespace(max_num_seqs=4),
+        parallel_config=SimpleNamespace(data_parallel_size=1),
+    )
+    models = SimpleNamespace(base_model_paths=[SimpleNamespace(name="tiny")], lora_requests={"adapter": None})
+    app.state.openai_serving_models = models
+    app.add_middleware(RouteMiddleware)
+    with TestClient(app) as client:
+        answer = client.post("/v1/completions", json={"model": "adapter:code"}, headers=TEAM)
+        assert answer.json()["body"]["vllm_xargs"] == {"paceline_route": "code"}
+        assert client.get("/status", headers=TEAM).json()["engines"][0]["rank"] == 0
+        assert b"paceline_drafted_tokens_total" in generate_latest(registry)
+        with pytest.raises(ConfigError, match="another server"), in_use(bridge.folder):
+            pass
+    assert b"paceline_drafted_tokens_total" not in generate_latest(registry)
+    with in_use(bridge.folder):
+        pass
+
+
+def test_a_server_that_was_not_started_by_the_command_does_not_start(tmp_path: Path) -> None:
+    app = behind()
+    app.state.vllm_config = SimpleNamespace(additional_config={"paceline": {"bridge": str(tmp_path)}})
     sent: list[Any] = []
 
     async def main() -> None:

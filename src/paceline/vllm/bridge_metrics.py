@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from paceline.errors import ConfigError
 from paceline.metrics.families import (
     build_families,
     counter,
@@ -20,9 +18,8 @@ from paceline.metrics.families import (
     traffic_families,
 )
 from paceline.vllm.bridge import Bridge
-from paceline.vllm.engine_file import EngineFile, read_engine
-
-log = logging.getLogger(__name__)
+from paceline.vllm.engine_file import EngineFile
+from paceline.vllm.engines import read_engines
 
 ENGINE_LABEL = "engine"
 
@@ -60,20 +57,6 @@ class BridgeCollector(Collector):
                     labels = {**sample.labels, ENGINE_LABEL: str(engine.rank)}
                     into.samples.append(sample._replace(labels=labels))
         yield from merged.values()
-
-
-def read_engines(bridge: Bridge) -> list[EngineFile]:
-    """Return what each engine core says of itself, by rank; one whose file cannot be used is left out, and
-    logged."""
-    found = []
-    for rank in bridge.ranks():
-        try:
-            found.append(read_engine(bridge.engine_path(rank)))
-        except FileNotFoundError:  # gone since it was listed
-            continue
-        except ConfigError as error:
-            log.warning("an engine core's figures are left out: %s", error)
-    return found
 
 
 def _families(engine: EngineFile) -> Iterator[Metric]:

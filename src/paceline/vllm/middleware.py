@@ -63,8 +63,8 @@ class RouteMiddleware:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 self._front = await stack.enter_async_context(serving(self._app, scope["app"].state))
-            except PacelineError as error:
-                log.error("routes cannot be served: %s", error)
+            except Exception as error:  # whatever is not said here, the server takes for a lack of lifespans
+                log.error("routes cannot be served: %s", error, exc_info=not isinstance(error, PacelineError))
                 await send({"type": "lifespan.startup.failed", "message": str(error)})
                 return
             await self._app(scope, replayed, send)

@@ -17,9 +17,9 @@ from paceline.administration.views import settings_view
 from paceline.clock import monotonic
 from paceline.config.server import ServeSettings
 from paceline.vllm.bridge import Bridge
-from paceline.vllm.bridge_metrics import read_engines
 from paceline.vllm.bridge_routes import BridgeRoutes
 from paceline.vllm.engine_file import EngineFile
+from paceline.vllm.engines import read_engines
 from paceline.vllm.speculative import Speculative, speculative_of
 
 NUM_DECISIONS = 50
