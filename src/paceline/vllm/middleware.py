@@ -131,10 +131,11 @@ def _registry() -> CollectorRegistry:
     """
     from vllm.v1.metrics.prometheus import get_prometheus_registry
 
-    if get_prometheus_registry() is not REGISTRY:
+    found: CollectorRegistry = get_prometheus_registry()
+    if found is not REGISTRY:
         raise ConfigError(
             given="PROMETHEUS_MULTIPROC_DIR, which is for several serving processes",
             expected="metrics of the one that there is",
             remedy="Unset it",
         )
-    return REGISTRY
+    return found

@@ -115,7 +115,14 @@ class Serving:
 
     def ask(self, model: str = "tiny", *, key: str = OTHER_KEY, **more: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {key}", **more.pop("headers", {})}
-        body = {"model": model, "prompt": PROMPT, "max_tokens": 24, "temperature": 0, **more}
+        body = {
+            "model": model,
+            "prompt": PROMPT,
+            "max_tokens": 24,
+            "temperature": 0,
+            "ignore_eos": True,
+            **more,
+        }
         return self.http.post("/v1/completions", json=body, headers=headers)
 
     def stream(self, model: str, max_tokens: int) -> Iterator[dict[str, Any]]:
@@ -162,5 +169,14 @@ def until(condition: Callable[[], bool], most_s: float) -> None:
 
 def drafts(answer: dict[str, Any]) -> tuple[int, int]:
     """Return (drafted, accepted) of an answer, as vLLM itself counted them."""
-    found = (answer.get("metrics") or {}).get("speculative_decoding") or {}
-    return found.get("num_draft_tokens", 0), found.get("num_accepted_draft_tokens", 0)
+    found = _record(answer)
+    return found.get("num_draft_tokens") or 0, found.get("num_accepted_draft_tokens") or 0
+
+
+def steps(answer: dict[str, Any]) -> list[int]:
+    """Return how many drafts each step of an answer verified, of those that verified any."""
+    return _record(answer).get("per_step_drafted") or []
+
+
+def _record(answer: dict[str, Any]) -> dict[str, Any]:
+    return (answer.get("metrics") or {}).get("speculative_decoding") or {}

@@ -21,6 +21,7 @@ from tests.vllm_tests.on_vllm.serving import (
     WAIT_S,
     Serving,
     drafts,
+    steps,
     until,
 )
 
@@ -49,12 +50,7 @@ def test_each_way_of_naming_a_route_leads_to_it_and_its_drafts(server: Serving) 
     assert {name: one.status_code for name, one in answers.items()} == dict.fromkeys(answers, 200)
     routes = {name: one.headers["X-Paceline-Route"] for name, one in answers.items()}
     assert routes == {"batch": "batch", "code": "code", "key": "code", "chat": "chat"}
-    most = {
-        name: max(
-            (one.json().get("metrics") or {}).get("speculative_decoding", {}).get("per_step_drafted", [0])
-        )
-        for name, one in answers.items()
-    }
+    most = {name: max(steps(one.json()), default=0) for name, one in answers.items()}
     assert most == {"batch": 0, "code": 2, "key": 2, "chat": 4}
     texts = {one.json()["choices"][0]["text"] for one in answers.values()}
     assert len(texts) == 1, "drafts change no answer"
@@ -84,7 +80,7 @@ def test_a_request_asks_for_less_than_its_route_allows(server: Serving) -> None:
     off = server.ask("tiny:chat", speculation={"enabled": False}).json()
     assert drafts(off) == (0, 0)
     shorter = server.ask("tiny:chat", speculation={"max_draft_length": 1}).json()
-    assert set(shorter["metrics"]["speculative_decoding"]["per_step_drafted"]) == {1}
+    assert set(steps(shorter)) == {1}
     more = server.ask("tiny:chat", speculation={"max_draft_length": 5})
     assert (more.status_code, more.json()["error"]["code"]) == (400, "invalid_parameter")
 
@@ -112,24 +108,23 @@ def test_one_page_of_metrics_has_vllms_and_ours_and_ours_add_up(server: Serving)
 
 
 def test_a_switch_reaches_streams_that_run_and_loses_none(server: Serving) -> None:
-    num_tokens = 160
+    num_tokens = 96
 
     def run(switches: bool) -> list[tuple[str, int, list[int]]]:
         found: list[tuple[str, int, list[int]] | None] = [None, None, None]
         has_begun = threading.Semaphore(0)
 
         def read(index: int, model: str) -> None:
-            text, usage, steps = "", 0, []
+            text, usage, drafted = "", 0, []
             for number, event in enumerate(server.stream(model, num_tokens)):
                 if event["choices"]:
                     text += event["choices"][0]["text"]
                 if event.get("usage"):
                     usage = event["usage"]["completion_tokens"]
-                if event.get("metrics"):
-                    steps = event["metrics"]["speculative_decoding"].get("per_step_drafted", [])
+                drafted += steps(event)
                 if number == 4:
                     has_begun.release()
-            found[index] = (text, usage, steps)
+            found[index] = (text, usage, drafted)
 
         models = ("tiny:chat", "tiny:chat", "tiny:batch")
         threads = [threading.Thread(target=read, args=(i, model)) for i, model in enumerate(models)]
@@ -194,7 +189,6 @@ def test_changes_outlive_the_server(server: Serving) -> None:
     server.start()
     shown = server.route("chat")
     assert (shown["in_force"]["draft_length"], shown["overlay"]["draft_length"]["by"]) == (1, "admin")
-    found = server.ask("tiny:chat").json()["metrics"]["speculative_decoding"]
-    assert set(found["per_step_drafted"]) == {1}
+    assert set(steps(server.ask("tiny:chat").json())) == {1}
     assert TOKEN not in server.log.read_text()
     assert server.http.get("/admin/routes", headers={**ADMIN, "Authorization": "Bearer x"}).status_code == 401
