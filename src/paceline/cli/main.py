@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "plan": "Plan memory, break-even and capacity from figures.",
     "routes": "Show, switch and explain the routes of a server that runs.",
     "serve": "Serve a model over OpenAI's API, with routes that are switched while it runs.",
+    "vllm": "The same routes on vLLM: start it, or show its flags.",
 }
 """Each is the object of that name in the module of that name here. The line stands in for the module in
 `paceline --help`, which must not wait seconds for PyTorch."""

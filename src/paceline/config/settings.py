@@ -76,6 +76,11 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     )
 
 
+def environment_with(changes: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment with some variables set, for a process that it starts."""
+    return {**os.environ, **changes}
+
+
 @functools.cache
 def _warn_of_unknown(name: str) -> None:
     ours = [known for known in VARIABLES if known.startswith(PREFIX)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any, Self
 
 
 class Histogram:
@@ -33,3 +34,21 @@ class Histogram:
         """Return (upper bound, values up to it), the last one "+Inf"."""
         names = [f"{bound:g}" if bound != int(bound) else f"{bound:.1f}" for bound in self.bounds]
         return list(zip([*names, "+Inf"], map(float, accumulate(self._counts)), strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"bounds": list(self.bounds), "counts": list(self._counts), "sum": self.sum}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Return the histogram of plain values.
+
+        Raises:
+            KeyError, TypeError, ValueError: they are none.
+        """
+        found = cls(value["bounds"])
+        counts = [int(count) for count in value["counts"]]
+        if len(counts) != len(found._counts):
+            raise ValueError(f"{len(counts)} counts for {len(found.bounds)} bounds")
+        found._counts, found.sum = counts, float(value["sum"])
+        return found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.policy.calibration import UNKNOWN, Calibration, Counts, bin_of
-from paceline.policy.profile import Borrowed, Replay
+from paceline.policy.history import SavedCounts, SavedDraft, SavedPool, SavedSource
+from paceline.policy.profile import MAX_LENGTH, Borrowed, Replay
 from paceline.step_records import SequenceStep
 
 LEAST_OWN = 32.0
@@ -91,6 +92,22 @@ class SourceAcceptance:
                 self.replay.add(bins[start : start + MAX_POSITIONS], was_cut=True)
         self._note_fast(outcomes)
 
+    def saved(self) -> SavedSource:
+        """Return what another process may begin with."""
+        known = self.calibration
+        return SavedSource(
+            counts=_saved_counts(known.counts),
+            theta=known.theta,
+            theta_variance=known.theta_variance,
+            drafts=[SavedDraft(bins=bins, was_cut=was_cut) for bins, was_cut in self.replay.latest()],
+        )
+
+    def restore(self, saved: SavedSource) -> None:
+        """Begin with what an earlier process knew; surprises and recent rates begin anew."""
+        counts = saved.counts
+        self.calibration.restore(counts.verified, counts.accepted, saved.theta, saved.theta_variance)
+        self.replay.restore([(draft.bins, draft.was_cut) for draft in saved.drafts])
+
     @property
     def rate(self) -> float | None:
         """Accepted / verified over the last tokens, none before the first."""
@@ -147,6 +164,25 @@ class Acceptance:
             found = self._found[route, source] = SourceAcceptance(source, *pool)
         return found
 
+    def saved_pools(self) -> dict[str, SavedPool]:
+        """Return what all routes know together, by source."""
+        return {
+            source: SavedPool(
+                counts=_saved_counts(counts),
+                drafts=[SavedDraft(bins=bins[:MAX_LENGTH], was_cut=cut) for bins, cut in borrowed.drafts],
+            )
+            for source, (counts, borrowed) in self._pools.items()
+        }
+
+    def restore_pools(self, pools: Mapping[str, SavedPool]) -> None:
+        """Begin with what all routes of an earlier process knew together, of sources that are new."""
+        for source, saved in pools.items():
+            if source in self._pools:
+                continue
+            counts, borrowed = self._pools[source] = Counts(), Borrowed()
+            counts.restore(saved.counts.verified, saved.counts.accepted)
+            borrowed.drafts.extend((draft.bins, draft.was_cut) for draft in saved.drafts)
+
     @property
     def num_breaks(self) -> int:
         """Times that acceptance changed at a stroke, of all routes and sources together."""
@@ -166,6 +202,11 @@ class Acceptance:
             for (name, other), found in self._found.items()
             if other == source and name != route and found.calibration.counts.total >= LEAST_OWN
         ]
+
+
+def _saved_counts(counts: Counts) -> SavedCounts:
+    verified, accepted = counts.lists()
+    return SavedCounts(verified=verified, accepted=accepted)
 
 
 def _was_rejected(part: SequenceStep) -> bool:

@@ -42,6 +42,9 @@ THETA_PRIOR_VARIANCE = 0.25
 THETA_DRIFT = 0.002
 """Variance that theta gains for each verified token."""
 THETA_WIDE = 2.5
+MOST_THETA = 8.0
+RESTORED_TOKENS = 200.0
+"""Verified tokens that a history from before a restart weighs like, at most."""
 LEAST_SHIFT = 0.02
 """Changes of theta that are not worth a new table."""
 SHIFT = 2.0
@@ -101,6 +104,17 @@ class Counts:
         self.total *= kept
         self._total_accepted *= kept
 
+    def lists(self) -> tuple[list[float], list[float]]:
+        """Return (verified, accepted), row by row."""
+        return list(self._verified), list(self._accepted)
+
+    def restore(self, verified: Sequence[float], accepted: Sequence[float]) -> None:
+        """Take the counts of an earlier process over, at the weight of few tokens."""
+        scale = min(1.0, RESTORED_TOKENS / max(sum(verified), 1e-9))
+        self._verified = [count * scale for count in verified]
+        self._accepted = [min(a, n) * scale for a, n in zip(accepted, verified, strict=True)]
+        self.total, self._total_accepted = sum(self._verified), sum(self._accepted)
+
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (verified, accepted), each [position groups, bins]."""
         shape = NUM_GROUPS, NUM_BINS
@@ -142,6 +156,23 @@ class Calibration:
         self._log_odds = np.zeros((NUM_GROUPS, NUM_BINS))
         self._table: list[list[float]] = []
         self._array = np.zeros((NUM_GROUPS, NUM_BINS))
+        self.refresh()
+
+    def restore(
+        self, verified: Sequence[float], accepted: Sequence[float], theta: float, variance: float
+    ) -> None:
+        """Take over what an earlier process knew, no surer of it than of a route just met.
+
+        Args:
+            verified: counts by position group and bin, row by row.
+            accepted: of these.
+            theta: the shift then.
+            variance: of it then.
+        """
+        self.counts.restore(verified, accepted)
+        self.theta = theta
+        self.theta_variance = min(THETA_WIDE, max(variance, THETA_PRIOR_VARIANCE))
+        self.num_observed = int(self.counts.total)
         self.refresh()
 
     def refresh(self) -> None:
@@ -236,4 +267,4 @@ class Calibration:
         self.theta_variance = min(THETA_WIDE, variance / (1 + variance * information))
         # Counts take up what lasts, so the shift itself leans back to zero.
         self.theta = (self.theta + self.theta_variance * gradient) * (1 - len(outcomes) / MEMORY)
-        self.theta = max(-8.0, min(8.0, self.theta))
+        self.theta = max(-MOST_THETA, min(MOST_THETA, self.theta))

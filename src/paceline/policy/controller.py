@@ -15,9 +15,11 @@ from paceline.policy.decision_log import DecisionLog
 from paceline.policy.draft_lengths import Choice
 from paceline.policy.fixed_choices import fixed_choice, fixed_member
 from paceline.policy.held_plan import HeldPlan
+from paceline.policy.history import History
 from paceline.policy.interface import PLAIN, RELEASED, DraftChoice, DraftPlan, StepView
 from paceline.policy.learning import Learner, ServedTotals
 from paceline.policy.model_trials import ModelTrials
+from paceline.policy.past import Past
 from paceline.policy.probing import Prober
 from paceline.policy.reports import RouteReport, report
 from paceline.policy.routes import RouteSettings, RouteTable, Speculation
@@ -68,6 +70,7 @@ class SpeculationPolicy:
         self._of_label: dict[str | None, RouteTrack] = {}
         self._planner = StepPlanner(self.costs, self.acceptance)
         self._states = StateKeeper(self.costs, self.acceptance, self.log)
+        self._past = Past(routes, self.acceptance, self._states)
         self._prober = Prober(self.costs, self.acceptance)
         self._trials = ModelTrials(self._prober, self.acceptance)
         self._learner = Learner(self.costs, self.acceptance, self.control, self._track_of, model)
@@ -157,10 +160,26 @@ class SpeculationPolicy:
             "speed": self.costs.target.speed,
         }
 
+    def history(self) -> History:
+        """Return what is known of routes, to be kept for another process (`HistoryStore`)."""
+        return self._past.history(self._tracks)
+
+    def restore(self, history: History) -> tuple[str, ...]:
+        """Begin with an earlier process's history, aged; see `policy/past.py`. Before anything is served.
+
+        Args:
+            history: of the same target and draft models.
+
+        Returns:
+            Names of its routes that there are.
+        """
+        return self._past.take(history, self._tracks)
+
     def _track(self, name: str) -> RouteTrack:
         settings, track = self.routes[name], self._tracks.get(name)
         if track is None:
             track = self._tracks[name] = self._states.new_track(name, settings)
+            self._past.meet(track)
         elif track.settings is not settings:
             track.settings = settings
             track.profiles.clear()

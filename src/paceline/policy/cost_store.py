@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.errors import ConfigError
+from paceline.policy.files import write_whole
 from paceline.policy.step_costs import CalibratedCosts
 
 log = logging.getLogger(__name__)
@@ -54,18 +53,5 @@ class CostStore:
             ConfigError: the folder cannot be written.
         """
         path = self.path(costs.key)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.folder, prefix=path.stem, suffix=".part")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(costs.to_json(), file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except OSError as error:
-            raise ConfigError(
-                given=f"step costs to be saved in {self.folder} ({error})",
-                expected="a folder that can be written",
-                remedy="Set PACELINE_CACHE to one",
-            ) from None
+        write_whole(path, json.dumps(costs.to_json(), indent=1), "step costs")
         return path

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
 NUM_KEPT = 64
+NUM_RESTORED = 16
 LEAST_KNOWN = 3
 """Answers that must have ended before anything is concluded from them."""
 ASSUMED_REMAINING = 96.0
@@ -33,6 +35,19 @@ class OutputLengths:
     def add(self, length: int) -> None:
         """Take note of an answer that ended."""
         self._lengths.append(length)
+        self._follow()
+
+    @property
+    def latest(self) -> list[int]:
+        """The lengths, oldest first."""
+        return list(self._lengths)
+
+    def restore(self, lengths: Sequence[int]) -> None:
+        """Begin with the last few lengths that an earlier process saw."""
+        self._lengths.extend(lengths[-NUM_RESTORED:])
+        self._follow()
+
+    def _follow(self) -> None:
         if not self.is_known:
             return
         lengths = np.sort(np.array(self._lengths))

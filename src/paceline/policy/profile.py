@@ -20,6 +20,8 @@ NUM_BORROWED = 8
 """Drafts that count beside a route's own while these are few; their weight goes as the own ones come."""
 KEPT_AT_BREAK = 0.05
 """What drafts still count once acceptance has changed at a stroke."""
+RESTORED_WEIGHT = 0.25
+"""What a draft from before a restart counts."""
 MAX_LENGTH = 64
 NEXT_DRAFTS = 8
 """Drafts after which it is computed anew what follows a token of each bin."""
@@ -123,6 +125,25 @@ class Replay:
             self._next = None
         if len(self._pending) >= NUM_KEPT:
             self._settle()
+
+    def latest(self) -> list[tuple[list[int], bool]]:
+        """Return (bins, whether more was not asked for) of the drafts that still count, oldest first."""
+        self._settle()
+        rows = [NUM_BORROWED + index % NUM_KEPT for index in range(self._num - self.num_kept, self._num)]
+        return [
+            (self._bins[row, : self._lengths[row]].tolist(), bool(self._goes_on[row]))
+            for row in rows
+            if self._weights[row] > KEPT_AT_BREAK
+        ]
+
+    def restore(self, drafts: Sequence[tuple[list[int], bool]]) -> None:
+        """Begin with the drafts of an earlier process, which give way to new ones."""
+        for bins, was_cut in drafts:
+            self._pending.append(_Draft(bins, was_cut, False))
+            self._num += 1
+        self._settle()
+        self._weights[NUM_BORROWED:] = RESTORED_WEIGHT
+        self._next = None
 
     def _settle(self) -> None:
         """Read the drafts that were added since the last time."""

@@ -63,6 +63,10 @@ class RouteTable:
     def __contains__(self, name: object) -> bool:
         return name in self._routes
 
+    def may_have(self, name: str) -> bool:
+        """Whether there is such a route, or would be once a request named it."""
+        return name in self._routes or self._any_label is not None
+
     def __getitem__(self, name: str) -> RouteSettings:
         """Return the settings of a route that is there."""
         return self._routes[name]

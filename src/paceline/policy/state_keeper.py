@@ -19,6 +19,8 @@ from paceline.policy.step_costs import StepCosts
 from paceline.policy.tracks import RouteTrack
 from paceline.policy.transitions import MemoryWatch, note_wish, wants_pause, wants_resume
 
+RESTORED = "as before the restart: "
+
 
 class StateKeeper:
     """The only one who changes a route's state."""
@@ -38,6 +40,15 @@ class StateKeeper:
         track.ledger.share = settings.probe_budget
         self._follow(track)
         return track
+
+    def restore(self, track: RouteTrack, reason: PauseReason, sentence: str) -> None:
+        """Begin with a route paused, as an earlier process left it, if its owner leaves it to the policy."""
+        if track.settings.speculation is not Speculation.AUTO:
+            return
+        track.state, track.reason, track.wish = RouteState.PAUSED, reason, 0.0
+        before = sentence.removeprefix(RESTORED)
+        track.sentence = RESTORED + (before or state_word(track.state, reason))
+        self.version += 1
 
     def look_at_memory(self, view: StepView, tracks: Iterable[RouteTrack], step: int) -> None:
         """Pause or resume a route for the sake of KV memory."""

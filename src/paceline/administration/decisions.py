@@ -30,7 +30,7 @@ class DecisionHistory:
         self._wall_clock = wall_clock
         self._entries: deque[dict[str, Any]] = deque(maxlen=NUM_KEPT)
         if path is not None:
-            self._entries.extend(_tail(path))
+            self._entries.extend(read_tail(path))
 
     def add(self, decision: Decision) -> None:
         """Take a decision in, on the thread that decides."""
@@ -42,7 +42,7 @@ class DecisionHistory:
         return found[-limit:]
 
 
-def _tail(path: Path) -> list[dict[str, Any]]:
+def read_tail(path: Path) -> list[dict[str, Any]]:
     """Return what can be read at the end of a log; half a line, as a crash may leave it, is left out."""
     try:
         with path.open("rb") as file:

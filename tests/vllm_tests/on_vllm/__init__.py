@@ -1,0 +1,1 @@
+"""Tests on the real vLLM, its CPU build, with small models."""
