@@ -53,7 +53,7 @@ class EngineServer:
         """
         server = cls(await asyncio.to_thread(_load_in_turn, settings), settings, link)
         await server._service.start()
-        link.open(server._follower.take, server._answerer)
+        await link.open(server._follower.take, server._answerer)
         return server
 
     @property

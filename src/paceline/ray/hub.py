@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from paceline.clock import monotonic
 from paceline.config.server import ServeSettings
 from paceline.ray.members import GONE_AFTER_S, Member, Members
 from paceline.ray.records import Letter, Question, Topic
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 HOLD_S = 2.0
 """How long a call for a letter is held where there is nothing to say."""
+SETTLED_AFTER_S = 2 * HOLD_S
 ANSWER_WITHIN_S = GONE_AFTER_S + 2
 """By then a replica has answered, or counts as gone."""
 
@@ -45,6 +47,7 @@ class Hub:
         self._book = SharedBook(settings.engine, self._store, self._turn)
         self._follower = ConfigFollower(settings, self._book)
         self._told_error: str | None = None
+        self._started_at = monotonic()
         self._questions: dict[int, Question] = {}
         self._answers: dict[int, dict[int, Any]] = {}
         self._ids = itertools.count()
@@ -110,6 +113,11 @@ class Hub:
         member.unanswered.update(question.id for question in questions)
         return Letter(routes, questions) if routes or questions else None
 
+    async def ready(self, key: str, number: int) -> None:
+        """Count a replica, before its next call for a letter, among those that answer."""
+        self._members.join(key, number).is_ready = True
+        self._turn()
+
     async def answer(self, key: str, question_id: int, value: Any) -> None:
         """Take a replica's answer to a question."""
         member = next((one for one in self._members if one.key == key), None)
@@ -143,7 +151,9 @@ class Hub:
     async def _all_follow(self) -> None:
         """Wait until each replica that is ready has the routes of now, or is gone."""
         version = self._book.state(None).version
-        await self._until(lambda: all(one.seen >= version for one in self._members if one.is_ready))
+        await self._until(
+            lambda: self._is_settled() and all(one.seen >= version for one in self._members if one.is_ready)
+        )
 
     async def end(self, within_s: float) -> dict[int, Any]:
         """Let every replica take no more requests and finish those it has; returns each one's report."""
@@ -157,7 +167,9 @@ class Hub:
         self._questions[id_], self._answers[id_] = Question(id_, topic, detail), {}
         self._turn()
         try:
-            await self._until(lambda: self._ready() <= self._answers[id_].keys(), within_s)
+            await self._until(
+                lambda: self._is_settled() and self._ready() <= self._answers[id_].keys(), within_s
+            )
             return dict(sorted(self._answers[id_].items()))
         finally:
             del self._questions[id_], self._answers[id_]
@@ -169,6 +181,10 @@ class Hub:
         members = list(self._members)
         num_ready = sum(member.is_ready for member in members)
         return {"ready": num_ready, "loading": len(members) - num_ready, "lost": self._members.num_lost}
+
+    def _is_settled(self) -> bool:
+        """Whether replicas that an earlier hub knew have had the time to come."""
+        return self._members.are_complete() or monotonic() - self._started_at > SETTLED_AFTER_S
 
     def _ready(self) -> set[int]:
         return {member.number for member in self._members if member.is_ready}

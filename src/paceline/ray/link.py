@@ -57,12 +57,13 @@ class HubLink:
         """Wait for the routes as they are now; `run` has to run."""
         return await self._routes
 
-    def open(
+    async def open(
         self, take: Callable[[SharedRoutes], Awaitable[None]], answer: Callable[[Question], Awaitable[Any]]
     ) -> None:
-        """Be ready: follow routes and answer questions from now on."""
+        """Be ready, and known to be: follow routes and answer questions from now on."""
         self._take, self._answer = take, answer
         self._is_ready = True
+        await self._call("ready", self.key, self.number)
 
     async def run(self) -> None:
         """Ask for letters and do what they say."""

@@ -36,7 +36,7 @@ class Members:
     """
 
     def __init__(self, expected: int, clock: Callable[[], float] = monotonic) -> None:
-        self.expected = expected
+        self._expected = expected
         self.num_lost = 0
         """Replicas that went without a word."""
         self._clock = clock
@@ -50,7 +50,11 @@ class Members:
     def can_join(self) -> bool:
         """Whether one of the expected numbers is free."""
         taken = {member.number for member in self}
-        return any(number not in taken for number in range(self.expected))
+        return any(number not in taken for number in range(self._expected))
+
+    def are_complete(self) -> bool:
+        """Whether there are as many as there should be."""
+        return len(tuple(self)) >= self._expected
 
     def join(self, key: str, number: int | None = None) -> Member:
         """Return the member of that name, new where there is none.
