@@ -20,7 +20,6 @@ import httpx
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-SOURCE = Path(__file__).parents[2] / "src"
 TOKEN = "admin-token-of-tests"
 ADMIN = {"Authorization": f"Bearer {TOKEN}"}
 MODEL = "smollm2-135m-instruct"
@@ -73,7 +72,10 @@ def arguments(path: Path, *more: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SOURCE)}
+    """Return this process's, with paths that hold in every folder: Ray's processes work in their own."""
+    path = os.environ.get("PYTHONPATH", "")
+    absolute = [str(Path(one).absolute()) for one in path.split(os.pathsep) if one]
+    return {**os.environ, **({"PYTHONPATH": os.pathsep.join(absolute)} if absolute else {})}
 
 
 @contextlib.contextmanager

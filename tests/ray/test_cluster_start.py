@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.ray.running import ADMIN, MODEL, arguments, descendants, environment, serving, write
+from tests.ray.running import ADMIN, MODEL, arguments, descendants, environment, serving, until, write
 
 pytestmark = pytest.mark.models
 
@@ -61,22 +65,41 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def ray(*arguments: str) -> str:
-    found = subprocess.run(
-        [str(Path(sys.executable).parent / "ray"), *arguments],
-        capture_output=True, text=True, timeout=120, env=environment(),
-    )  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    return found.stdout
+@contextlib.contextmanager
+def ray_head(port: int) -> Iterator[None]:
+    """Run a cluster of its own, and end exactly that one: `ray stop` would end all of a machine's."""
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        process = subprocess.Popen(
+            [
+                str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}",
+                "--num-cpus=2", "--include-dashboard=false", "--object-store-memory=100000000",
+                f"--temp-dir={folder}",
+            ],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(),
+        )  # fmt: skip
+        try:
+            until(lambda: is_taken(port))
+            yield
+        finally:
+            below = descendants(process.pid)
+            process.terminate()
+            process.wait(60)
+            for pid in below:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
-def test_an_existing_cluster_is_used_and_left_as_it_was(tmp_path: Path) -> None:
+def is_taken(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_an_existing_cluster_is_used_and_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = free_port()
-    ray(
-        "start", "--head", f"--port={port}", "--num-cpus=2", "--include-dashboard=false",
-        "--object-store-memory=100000000", f"--temp-dir={tmp_path}",
-    )  # fmt: skip
-    try:
+    with ray_head(port):
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")  # as Ray sets up a head node unless told otherwise
         address = f"127.0.0.1:{port}"
         path = write(tmp_path / "paceline.yaml")
         refused = start(path, "--address", address)
@@ -101,5 +124,3 @@ def test_an_existing_cluster_is_used_and_left_as_it_was(tmp_path: Path) -> None:
             capture_output=True, text=True, env=environment(), timeout=60,
         )  # fmt: skip
         assert alive.stdout.strip() == "[]", alive
-    finally:
-        ray("stop", "--force")

@@ -54,7 +54,8 @@ def connected(address: str | None) -> Iterator[Cluster]:
         raise ServingError(
             given=f"no Ray cluster at {address} ({str(error).splitlines()[0]})",
             expected="one that runs",
-            remedy="Start one with ray start --head, or leave --address out",
+            remedy="Start one with ray start --head, set RAY_AUTH_MODE=token where it wants a token, "
+            "or leave --address out",
         ) from None
     try:
         nodes = [node for node in ray.nodes() if node["Alive"]]

@@ -34,7 +34,7 @@ KV_SHARE = 0.25
 MANY = 200
 """Requests beyond those that a replica answers and queues that reach it, so that it is the replica who
 refuses them, in OpenAI's form; and those that administrate."""
-MOST_STARTS = 3
+MOST_STARTS = 2
 """Tries of a replica to load, before starting counts as failed."""
 HEALTH_EVERY_S, HEALTH_WITHIN_S = 2.0, 60.0
 FRONT_LATER_S = 10.0
@@ -59,8 +59,8 @@ def run(settings: ServeSettings, num_replicas: int, address: str | None, say: Sa
     """
     engine = settings.engine
     sizes = sum(_size(name) for name in {engine.target, *engine.draft_models.values()})
+    port = _port(settings, is_here=address is None)
     with connected(address) as cluster:
-        port = _port(settings, cluster)
         share = share_of(cluster.node_cpus, num_replicas, engine.threads)
         kv_memory = _kv_memory(sizes, num_replicas) if cluster.is_ours else None
         settings = with_share(settings, share.threads, kv_memory)
@@ -198,10 +198,10 @@ def _kv_memory(weights: int, num_replicas: int) -> int | None:
     return int(KV_SHARE * rest) if rest > 0 else None
 
 
-def _port(settings: ServeSettings, cluster: Cluster) -> int:
+def _port(settings: ServeSettings, *, is_here: bool) -> int:
     """Return the port to listen on, and refuse one that is taken while that can still be said clearly."""
     host, port = settings.server.host, settings.server.port
-    if not cluster.is_ours:
+    if not is_here:
         if port == 0:
             raise ConfigError(
                 given="port 0 on a cluster", expected="a port that is free on its head node",
