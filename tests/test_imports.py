@@ -28,6 +28,7 @@ LAYERS = (
     ("llm",),
     ("runtime",),
     ("metrics",),
+    ("administration",),
     ("measure",),
     ("server",),
     ("vllm",),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from paceline.config.drafter_names import SUFFIX, with_mixed
 from paceline.config.engine import EngineSettings, parse_bytes
 from paceline.config.routes import RouteSettings, Speculation
+from paceline.config.section import Section
+from paceline.config.vllm import VllmSettings
 from paceline.errors import ConfigError
 
 ROUTE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -26,20 +27,11 @@ ROUTE_KEYS = ("speculation", "draft_length", "max_draft_length", "verification")
 """Settings of an engine that speak for all requests, where there are no routes to do it."""
 
 
-class _Section(BaseModel):
-    """A part of the configuration: frozen, strict about names, errors that show no secret."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise _explain(error, type(self)) from None
-
-
-class ApiKey(_Section):
+class ApiKey(Section):
     """One caller: its key, its route, its limits."""
+
+    where: ClassVar[str] = "an API key"
+    secrets: ClassVar[tuple[str, ...]] = ("key",)
 
     key: SecretStr = Field(min_length=8)
     """What comes as `Authorization: Bearer KEY`; at least 8 characters."""
@@ -51,8 +43,10 @@ class ApiKey(_Section):
     """Further requests of it that wait for their turn; those beyond are refused with 429."""
 
 
-class CaptureSettings(_Section):
+class CaptureSettings(Section):
     """The `capture` part of the configuration: sampled requests and answers in a file."""
+
+    where: ClassVar[str] = "capture"
 
     path: Path
     """File of JSON lines, in the form that `--input` reads."""
@@ -69,8 +63,11 @@ class CaptureSettings(_Section):
         return parse_bytes(value) if isinstance(value, str) else value
 
 
-class ServerSettings(_Section):
+class ServerSettings(Section):
     """The `server` part of the configuration."""
+
+    where: ClassVar[str] = "server"
+    secrets: ClassVar[tuple[str, ...]] = ("admin_token", "admin_tokens")
 
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 is every address of the machine."""
@@ -145,6 +142,8 @@ class ServeSettings:
     server: ServerSettings
     capture: CaptureSettings | None = None
     """None writes nothing down."""
+    vllm: VllmSettings = field(default_factory=VllmSettings)
+    """What `paceline vllm` needs besides."""
     path: Path | None = None
     """The configuration file; none where flags said everything."""
     read_again: Callable[[], ServeSettings] | None = None
@@ -165,6 +164,7 @@ class ServeSettings:
         rest = dict(values)
         server = _mapping("server", rest.pop("server", None), "{port: 8000}")
         capture = _mapping("capture", rest.pop("capture", None), "{path: traffic.jsonl, share: 0.01}")
+        vllm = _mapping("vllm", rest.pop("vllm", None), "{model: ORGANISATION/NAME}")
         engine = _with_routes(EngineSettings(**rest))
         for name, route in engine.routes.items():
             check_route(name, route, engine)
@@ -172,6 +172,7 @@ class ServeSettings:
             engine,
             ServerSettings(**(server or {})),
             None if capture is None else CaptureSettings(**capture),
+            VllmSettings(**(vllm or {})),
             path,
             read_again,
         )
@@ -217,6 +218,16 @@ class ServeSettings:
     def state_path(self) -> Path | None:
         """Database of routes' changes; none keeps them in memory."""
         return self.server.state_path or self._beside(".state.sqlite")
+
+    @property
+    def bridge_path(self) -> Path | None:
+        """Folder between the processes of vLLM; none where there is no configuration file to be beside."""
+        return self.vllm.bridge or self._beside(".vllm")
+
+    @property
+    def has_own_decision_log(self) -> bool:
+        """Whether the configuration names the decision log, rather than leaving it where it is by itself."""
+        return self.engine.decision_log not in (None, self._beside(".decisions.jsonl"))
 
     def _beside(self, suffix: str) -> Path | None:
         """Return a file beside the state, or else beside the configuration; none where there is neither."""
@@ -289,28 +300,3 @@ def _api_key(name: str, values: Any) -> ApiKey:
             remedy="Write its keys below its name",
         )
     return ApiKey(**{str(key): value for key, value in values.items()})
-
-
-def _explain(error: ValidationError, section: type[_Section]) -> ConfigError:
-    first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"])
-    wheres: dict[type[_Section], str] = {ApiKey: "an API key", CaptureSettings: "capture"}
-    where = wheres.get(section, "server")
-    if first["type"] == "extra_forbidden":
-        return ConfigError(
-            given=f"unknown key {name!r} of {where}",
-            expected="one of " + ", ".join(section.model_fields),
-            remedy=_nearest(name, section.model_fields),
-        )
-    is_secret = name.split(".")[0] == "admin_tokens" or name.split(".")[-1] in ("key", "admin_token")
-    return ConfigError(
-        given=f"{name} of {where}"
-        + ("" if is_secret or first["type"] == "missing" else f" = {first['input']!r:.80}"),
-        expected=first["msg"].removeprefix("Value error, ").removeprefix("Input should be "),
-        remedy=f"Give {name} a value that fits",
-    )
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"Write {near[0]!r} if you meant that" if near else "Check its spelling, or leave it out"

@@ -7,7 +7,7 @@ from typing import Any
 from paceline.metrics.snapshot import take_snapshot
 from paceline.ray.records import Question, Topic
 from paceline.server.service import Service
-from paceline.server.status import routes_view, status_view
+from paceline.server.status import EngineAdministration
 
 
 class Answerer:
@@ -19,6 +19,7 @@ class Answerer:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._administration = EngineAdministration(service)
         self.is_ending = False
         """Whether it was asked to end."""
 
@@ -30,9 +31,9 @@ class Answerer:
                 service.collector.snapshot = await service.llm.runtime.call(take_snapshot)
                 return list(service.registry.collect())
             case Topic.ROUTES:
-                return await routes_view(service)
+                return await self._administration.route_views()
             case Topic.STATUS:
-                return await status_view(service)
+                return await self._administration.status_view()
             case Topic.DECISIONS:
                 return service.decisions.of(question.detail["route"], question.detail["limit"])
             case Topic.END:

@@ -7,18 +7,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from paceline.administration.admin_api import ServiceOf, check_admin
+from paceline.administration.decisions import NUM_KEPT
 from paceline.ray.link import HubLink
 from paceline.ray.records import Topic
 from paceline.ray.series import counted, exposition, merged
-from paceline.ray.views import merged_decisions, merged_routes, merged_status
-from paceline.server.admin_api import check_admin, service_of
-from paceline.server.decisions import NUM_KEPT
-from paceline.server.service import Service
-from paceline.server.status import NUM_DECISIONS
+from paceline.ray.views import merged_decisions
 
 router = APIRouter(tags=["operation"])
-
-ServiceOf = Annotated[Service, Depends(service_of)]
 
 
 def link_of(request: Request) -> HubLink:
@@ -37,16 +33,6 @@ async def metrics(link: LinkOf) -> Response:
     return Response(exposition(families), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/admin/routes", dependencies=[Depends(check_admin)])
-async def list_routes(service: ServiceOf, link: LinkOf) -> dict[str, Any]:
-    """Show every route, with each replica's report."""
-    return {
-        "default_route": service.book.default,
-        "config_error": service.follower.error,
-        "routes": merged_routes(await link.ask(Topic.ROUTES)),
-    }
-
-
 @router.get("/admin/routes/{name}/decisions", dependencies=[Depends(check_admin)])
 async def list_decisions(
     service: ServiceOf,
@@ -61,12 +47,3 @@ async def list_decisions(
     if replica is not None:
         found = {number: some for number, some in found.items() if number == replica}
     return {"route": name, "decisions": merged_decisions(found, limit)}
-
-
-@router.get("/status")
-async def status(request: Request, service: ServiceOf, link: LinkOf) -> dict[str, Any]:
-    """Show what the page shows; to whoever may send requests."""
-    authorization = request.headers.get("authorization")
-    if not service.gate.is_admin(authorization):
-        service.gate.caller(authorization)
-    return merged_status(await link.ask(Topic.STATUS), NUM_DECISIONS)

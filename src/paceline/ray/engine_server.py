@@ -13,6 +13,7 @@ from paceline.config.paths import cache_dir
 from paceline.config.server import ServeSettings
 from paceline.engine.loading import LoadedEngine
 from paceline.ray import endpoints
+from paceline.ray.administration import ReplicasAdministration
 from paceline.ray.answers import Answerer
 from paceline.ray.following import FollowingBook, FollowingConfig
 from paceline.ray.link import HubLink
@@ -41,6 +42,7 @@ class EngineServer:
         self._answerer = Answerer(self._service)
         app = create_app(self._service, first=(endpoints.router,))
         app.state.link = link
+        app.state.administered = ReplicasAdministration(self._service, link)
         self.app: ASGIApp = app
         """OpenAI's API, and the administration of all replicas."""
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.administration.overlay import OverlayStore
+from paceline.administration.reload import ConfigFollower
+from paceline.administration.route_book import FILE, RouteBook
 from paceline.config.engine import EngineSettings
 from paceline.config.server import ServeSettings
 from paceline.ray.link import HubLink
 from paceline.ray.records import SharedRoutes
 from paceline.runtime import Runtime
-from paceline.server.overlay import OverlayStore
-from paceline.server.reload import ConfigFollower
-from paceline.server.route_book import FILE, RouteBook
+from paceline.server.engine_routes import EngineRoutes
 
 
 class FollowingBook(RouteBook):
@@ -25,7 +26,7 @@ class FollowingBook(RouteBook):
     """
 
     def __init__(self, engine: EngineSettings, runtime: Runtime, link: HubLink) -> None:
-        super().__init__(engine, OverlayStore(None), runtime)
+        super().__init__(engine, OverlayStore(None), EngineRoutes(runtime))
         self._link = link
 
     async def start(self) -> None:

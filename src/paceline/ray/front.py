@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from paceline.administration.body_limit import BodyLimit
 from paceline.config.server import ServerSettings
 from paceline.ray.relay import Relay, lost_replica
-from paceline.server.body_limit import BodyLimit
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError)
 """How Ray says that whoever was computing something is gone."""

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from paceline.administration.overlay import OverlayStore
+from paceline.administration.reload import ConfigFollower
 from paceline.clock import monotonic
 from paceline.config.server import ServeSettings
 from paceline.ray.members import GONE_AFTER_S, Member, Members
 from paceline.ray.records import Letter, Question, Topic
 from paceline.ray.shared_book import SharedBook
-from paceline.server.overlay import OverlayStore
-from paceline.server.reload import ConfigFollower
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.administration.overlay import OverlayEntry
 from paceline.config.routes import RouteSettings
-from paceline.server.overlay import OverlayEntry
 
 
 @dataclass(frozen=True, slots=True)

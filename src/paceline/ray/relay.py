@@ -10,9 +10,9 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
+from paceline.administration.http_errors import error_body, error_response
 from paceline.errors import DeadlineError, ReplicaLostError
 from paceline.ray.asgi_call import carried
-from paceline.server.errors import error_body, error_response
 from paceline.server.sse import DONE, event
 
 log = logging.getLogger(__name__)

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
+from paceline.administration.overlay import OverlayStore
+from paceline.administration.route_book import FILE, RouteBook
 from paceline.config.engine import EngineSettings
 from paceline.config.routes import RouteSettings
 from paceline.ray.records import SharedRoutes
-from paceline.server.overlay import OverlayStore
-from paceline.server.route_book import FILE, RouteBook
+
+
+class _Changes:
+    """An `Enforcement` that notes who changed which route last; replicas put them in force."""
+
+    def __init__(self) -> None:
+        self._routes: Mapping[str, RouteSettings] = {}
+        self.by: dict[str, str] = {}
+
+    def check(self, name: str, settings: RouteSettings) -> None:
+        """Accept whatever `check_route` does: the embedded engine follows all of it."""
+
+    async def put_in_force(
+        self, routes: Mapping[str, RouteSettings], default: str | None, by: Mapping[str, str], otherwise: str
+    ) -> None:
+        """Note the changes."""
+        for name, settings in routes.items():
+            if self._routes.get(name) != settings:
+                self.by[name] = by.get(name, otherwise)
+        self._routes = dict(routes)
 
 
 class SharedBook(RouteBook):
@@ -23,9 +43,9 @@ class SharedBook(RouteBook):
     """
 
     def __init__(self, engine: EngineSettings, store: OverlayStore, on_change: Callable[[], None]) -> None:
-        super().__init__(engine, store, cast(Any, None))
+        self._changes = _Changes()
+        super().__init__(engine, store, self._changes)
         self._on_change = on_change
-        self._changed_by: dict[str, str] = {}
         # Never one that an earlier hub gave out, so that replicas see that they have to follow.
         self._version = time.time_ns()
 
@@ -37,7 +57,7 @@ class SharedBook(RouteBook):
             dict(self._base),
             {name: dict(entries) for name, entries in self._overlay.items()},
             dict(self.routes),
-            dict(self._changed_by),
+            dict(self._changes.by),
             config_error,
         )
 
@@ -66,15 +86,3 @@ class SharedBook(RouteBook):
         notes = await super().follow(engine, by)
         self.touch()
         return notes
-
-    async def _put_in_force(
-        self,
-        routes: dict[str, RouteSettings],
-        by: Mapping[str, str],
-        otherwise: str = FILE,
-        default: str | None = None,
-    ) -> None:
-        for name, settings in routes.items():
-            if self.routes.get(name) != settings:
-                self._changed_by[name] = by.get(name, otherwise)
-        self.routes = routes

@@ -6,18 +6,17 @@ import logging
 from collections.abc import Sequence
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 
 from paceline import __version__
-from paceline.errors import PacelineError
+from paceline.administration import admin_api
+from paceline.administration.body_limit import BodyLimit
+from paceline.administration.count_responses import CountResponses
+from paceline.administration.error_handlers import add_error_handlers
 from paceline.runtime import RuntimeState
-from paceline.server import admin_api, http_metrics, openai_api, page_files
-from paceline.server.body_limit import BodyLimit
-from paceline.server.errors import INVALID, error_response, invalid_body
-from paceline.server.http_metrics import CountResponses
+from paceline.server import http_metrics, openai_api, page_files
 from paceline.server.service import Service
+from paceline.server.status import EngineAdministration
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +30,7 @@ def create_app(service: Service, first: Sequence[APIRouter] = ()) -> FastAPI:
     """
     app = FastAPI(title="Paceline", version=__version__, docs_url=None, redoc_url=None)
     app.state.service = service
+    app.state.administered = EngineAdministration(service)
     app.add_middleware(BodyLimit, max_bytes=service.settings.server.max_body_bytes)
     app.add_middleware(CountResponses, registry=service.registry)
     for router in first:
@@ -40,10 +40,7 @@ def create_app(service: Service, first: Sequence[APIRouter] = ()) -> FastAPI:
     app.include_router(admin_api.router)
     app.include_router(admin_api.status_router)
     app.include_router(page_files.router)
-    app.add_exception_handler(PacelineError, _on_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(Exception, _on_error)
+    add_error_handlers(app)
     app.add_api_route("/health", _health, methods=["GET"], tags=["operation"])
     return app
 
@@ -52,18 +49,3 @@ async def _health(request: Request) -> JSONResponse:
     """Say whether requests are taken: 200, or 503 where it starts, drains or has stopped."""
     state = request.app.state.service.llm.runtime.state
     return JSONResponse({"status": state.value}, 200 if state is RuntimeState.RUNNING else 503)
-
-
-async def _on_error(request: Request, error: Exception) -> JSONResponse:
-    return error_response(error)
-
-
-async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    return error_response(invalid_body(error.errors()))
-
-
-async def _on_http(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    body = {"message": str(error.detail), "type": INVALID, "param": None, "code": None}
-    return JSONResponse({"error": body}, error.status_code, error.headers)

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
+from paceline.administration.access import Caller
+from paceline.administration.routing import ROUTE_HEADER
 from paceline.errors import UnknownModelError
 from paceline.server import parameters
-from paceline.server.access import Caller
 from paceline.server.calls import Answers, Call, new_id
 from paceline.server.completions import ChatForm, CompletionForm, Form, Wishes
-from paceline.server.routing import ROUTE_HEADER
 from paceline.server.schemas import ChatBody, CompletionBody, GenerationBody
 from paceline.server.service import Service
 from paceline.server.sse import CLIENT_GONE, EventStream, whole_unless_gone

@@ -10,6 +10,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from paceline import __version__
+from paceline.administration.access import Caller, Gate
+from paceline.administration.decisions import DecisionHistory
+from paceline.administration.overlay import OverlayStore
+from paceline.administration.reload import ConfigFollower
+from paceline.administration.route_book import RouteBook
+from paceline.administration.routing import resolve_route
 from paceline.config.server import ServeSettings
 from paceline.engine.engine import Engine
 from paceline.engine.requests import Messages, Prompt
@@ -21,14 +27,9 @@ from paceline.models.tokenizer import Tokenizer
 from paceline.policy.controller import SpeculationPolicy
 from paceline.records import GenerationResult
 from paceline.runtime import AsyncLLM
-from paceline.server.access import Caller, Gate
 from paceline.server.calls import Answers, Call
 from paceline.server.capture import Capture
-from paceline.server.decisions import DecisionHistory
-from paceline.server.overlay import OverlayStore
-from paceline.server.reload import ConfigFollower
-from paceline.server.route_book import RouteBook
-from paceline.server.routing import resolve_route
+from paceline.server.engine_routes import EngineRoutes
 from paceline.server.tools import check_tools
 
 LONG_TEXT = 4000
@@ -57,7 +58,7 @@ class Service:
         self.llm = llm
         self.settings = settings
         self.store = OverlayStore(settings.state_path)
-        self.book = book or RouteBook(settings.engine, self.store, llm.runtime)
+        self.book = book or RouteBook(settings.engine, self.store, EngineRoutes(llm.runtime))
         self.follower = follower or ConfigFollower(settings, self.book)
         self.decisions = DecisionHistory(settings.engine.decision_log)
         self.capture = None if settings.capture is None else Capture(settings.capture)

@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Body, Depends, Query, Request
 
+from paceline.administration.access import Gate
+from paceline.administration.decisions import NUM_KEPT, DecisionHistory
+from paceline.administration.reload import ConfigFollower
+from paceline.administration.route_book import RouteBook
 from paceline.errors import ConfigError
-from paceline.server.decisions import NUM_KEPT
-from paceline.server.service import Service
-from paceline.server.status import route_view, routes_view, snapshot, status_view
 
 
-def service_of(request: Request) -> Service:
-    """Return the service that the app was made with."""
-    service: Service = request.app.state.service
-    return service
+class Administered(Protocol):
+    """What these endpoints administrate: routes, and what an engine makes of them."""
+
+    @property
+    def gate(self) -> Gate:
+        """Who may."""
+
+    @property
+    def book(self) -> RouteBook:
+        """The routes."""
+
+    @property
+    def follower(self) -> ConfigFollower:
+        """Of the configuration file."""
+
+    @property
+    def decisions(self) -> DecisionHistory:
+        """The latest."""
+
+    async def route_views(self) -> list[dict[str, Any]]:
+        """Return every route that requests may name: `settings_view`, and what came of it."""
+
+    async def route_view(self, name: str) -> dict[str, Any]:
+        """Return one of them."""
+
+    async def status_view(self) -> dict[str, Any]:
+        """Return what `GET /status` answers."""
+
+
+def administered(request: Request) -> Administered:
+    """Return what the app was made with."""
+    found: Administered = request.app.state.administered
+    return found
 
 
 def check_admin(request: Request) -> str:
     """Return who administrates, and refuse whoever may not; see `Gate.check_admin`."""
     host = request.client.host if request.client is not None else None
-    return service_of(request).gate.check_admin(request.headers.get("authorization"), host)
+    return administered(request).gate.check_admin(request.headers.get("authorization"), host)
 
 
 AdminOf = Annotated[str, Depends(check_admin)]
-ServiceOf = Annotated[Service, Depends(service_of)]
+ServiceOf = Annotated[Administered, Depends(administered)]
 
 router = APIRouter(prefix="/admin", tags=["administration"], dependencies=[Depends(check_admin)])
 status_router = APIRouter(tags=["operation"])
@@ -37,7 +67,7 @@ async def list_routes(service: ServiceOf) -> dict[str, Any]:
     return {
         "default_route": service.book.default,
         "config_error": service.follower.error,
-        "routes": await routes_view(service),
+        "routes": await service.route_views(),
     }
 
 
@@ -51,14 +81,14 @@ async def change_route(
             given="a change without a key", expected='keys such as {"speculation": "off"}', remedy="Name one"
         )
     await service.book.change(name, values, admin)
-    return route_view(service, name, await snapshot(service))
+    return await service.route_view(name)
 
 
 @router.delete("/routes/{name}/overlay")
 async def reset_route(service: ServiceOf, admin: AdminOf, name: str) -> dict[str, Any]:
     """Let a route be what the file says again."""
     await service.book.reset(name, admin)
-    return route_view(service, name, await snapshot(service))
+    return await service.route_view(name)
 
 
 @router.get("/routes/{name}/decisions")
@@ -82,4 +112,4 @@ async def status(request: Request, service: ServiceOf) -> dict[str, Any]:
     authorization = request.headers.get("authorization")
     if not service.gate.is_admin(authorization):
         service.gate.caller(authorization)
-    return await status_view(service)
+    return await service.status_view()

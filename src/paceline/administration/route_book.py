@@ -1,7 +1,7 @@
 """The routes as they are in force: the configuration's, with what was changed of them at run time on top.
 
-All of it lives on the event loop. What is in force reaches the policy between two steps, through
-`Runtime.call`, so that a step sees a route's settings whole.
+All of it lives on the event loop. What is in force reaches the policy through an `Enforcement`, which is
+another one for each engine, so that a step sees a route's settings whole.
 """
 
 from __future__ import annotations
@@ -9,23 +9,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from paceline.clock import monotonic
+from paceline.administration.overlay import OverlayEntry, OverlayStore
 from paceline.config.engine import EngineSettings
 from paceline.config.routes import RouteSettings
 from paceline.config.server import check_route
-from paceline.engine.engine import Engine
 from paceline.errors import ConfigError, UnknownRouteError
-from paceline.policy.controller import SpeculationPolicy
-from paceline.policy.routes import RouteTable
-from paceline.runtime import Runtime
-from paceline.server.overlay import OverlayEntry, OverlayStore
 
 log = logging.getLogger(__name__)
 
 FILE = "file"
 """Who changed a route, where its configuration did."""
+
+
+class Enforcement(Protocol):
+    """The way to an engine's policy."""
+
+    def check(self, name: str, settings: RouteSettings) -> None:
+        """Refuse settings that the engine cannot follow.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+
+    async def put_in_force(
+        self, routes: Mapping[str, RouteSettings], default: str | None, by: Mapping[str, str], otherwise: str
+    ) -> None:
+        """Let the policy go by these routes from its next step on.
+
+        Args:
+            routes: all that requests may name from now on.
+            default: the route of requests that name none.
+            by: who changed a route, by name.
+            otherwise: who changed those that are not in `by`, if they are different.
+        """
 
 
 class RouteBook:
@@ -34,13 +52,13 @@ class RouteBook:
     Args:
         engine: its settings, with routes.
         store: changes made at run time.
-        runtime: where the policy is.
+        enforcement: the way to the policy.
     """
 
-    def __init__(self, engine: EngineSettings, store: OverlayStore, runtime: Runtime) -> None:
+    def __init__(self, engine: EngineSettings, store: OverlayStore, enforcement: Enforcement) -> None:
         self._engine = engine
         self._store = store
-        self._runtime = runtime
+        self._enforcement = enforcement
         self._base = dict(engine.routes)
         self._overlay = store.read()
         self._changing = asyncio.Lock()
@@ -57,7 +75,7 @@ class RouteBook:
             if name not in found:
                 continue
             try:
-                found[name] = _checked(name, found[name], _values(entries), self._engine)
+                found[name] = self._checked(name, found[name], _values(entries))
             except ConfigError as error:
                 log.error("changes of route %r have no effect beside the file: %s", name, error)
         await self._put_in_force(found, {name: entry_by(self._overlay[name]) for name in self._overlay})
@@ -90,7 +108,7 @@ class RouteBook:
         async with self._changing:
             base = self.base(name)
             merged = {**_values(self.overlay(name)), **values}
-            settings = _checked(name, base, merged, self._engine)
+            settings = self._checked(name, base, merged)
             plain = settings.model_dump(mode="json")
             self._store.put(name, {key: plain[key] for key in values}, by)
             self._overlay = self._store.read()
@@ -119,9 +137,11 @@ class RouteBook:
         async with self._changing:
             base = dict(engine.routes)
             found, notes = dict(base), []
+            for name, settings in base.items():
+                self._enforcement.check(name, settings)
             for name, entries in self._overlay.items():
                 if name in base:
-                    found[name] = _checked(name, base[name], _values(entries), self._engine)
+                    found[name] = self._checked(name, base[name], _values(entries))
             for name in sorted(base.keys() | self._base.keys()):
                 notes += self._differences(name, self._base.get(name), base.get(name))
             if engine.default_route != self.default:
@@ -156,21 +176,14 @@ class RouteBook:
         default: str | None = None,
     ) -> None:
         """Let the policy know before requests do, so that it has every route that a request may name."""
-        default = default or self.default
-
-        def apply(engine: Engine) -> None:
-            policy = engine.policy
-            assert isinstance(policy, SpeculationPolicy)
-            known = {name: policy.routes[name] for name in policy.routes.names}
-            if routes.keys() - known.keys() or policy.routes.default != default:
-                # Routes that are gone stay for the requests that are still on them; no new one comes in.
-                policy.routes = RouteTable({**routes, **known}, default)
-            for name, settings in routes.items():
-                if known.get(name) != settings:
-                    policy.set_route(name, settings, by=by.get(name, otherwise), now=monotonic())
-
-        await self._runtime.call(apply)
+        await self._enforcement.put_in_force(routes, default or self.default, by, otherwise)
         self.routes = routes
+
+    def _checked(self, name: str, base: RouteSettings, values: Mapping[str, Any]) -> RouteSettings:
+        settings = base.changed(values).among(tuple(self._engine.draft_models))
+        check_route(name, settings, self._engine)
+        self._enforcement.check(name, settings)
+        return settings
 
 
 def entry_by(entries: Mapping[str, OverlayEntry]) -> str:
@@ -180,11 +193,3 @@ def entry_by(entries: Mapping[str, OverlayEntry]) -> str:
 
 def _values(entries: Mapping[str, OverlayEntry]) -> dict[str, Any]:
     return {key: entry.value for key, entry in entries.items()}
-
-
-def _checked(
-    name: str, base: RouteSettings, values: Mapping[str, Any], engine: EngineSettings
-) -> RouteSettings:
-    settings = base.changed(values).among(tuple(engine.draft_models))
-    check_route(name, settings, engine)
-    return settings

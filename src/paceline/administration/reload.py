@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import logging
 
+from paceline.administration.route_book import FILE, RouteBook
 from paceline.config.server import ServeSettings
 from paceline.errors import ConfigError, PacelineError, ShutDownError
-from paceline.server.route_book import FILE, RouteBook
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +87,9 @@ class ConfigFollower:
             for name in type(server).model_fields
             if getattr(server, name) != getattr(its, name)
         ]
-        if self._settings.capture != new.capture:
-            changed.append("capture")
+        for name in ("capture", "vllm"):
+            if getattr(self._settings, name) != getattr(new, name):
+                changed.append(name)
         return changed
 
     def _read_digest(self) -> bytes | None:

@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from paceline import errors
+from paceline.administration.http_errors import TABLE, error_body, error_response, http_error
 from paceline.errors import BusyError, PacelineError, ServingError
-from paceline.server.errors import TABLE, error_body, error_response, http_error
 
 
 def classes() -> list[type[PacelineError]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from paceline.administration.http_errors import error_response
 from paceline.errors import BodyTooLargeError
-from paceline.server.errors import error_response
 
 
 class BodyLimit:
