@@ -64,7 +64,7 @@ def run(settings: ServeSettings, num_replicas: int, address: str | None, say: Sa
         share = share_of(cluster.node_cpus, num_replicas, engine.threads)
         kv_memory = _kv_memory(sizes, num_replicas) if cluster.is_ours else None
         settings = with_share(settings, share.threads, kv_memory)
-        with _stopping() as stop, _deployed(settings, num_replicas, share, cluster, port):
+        with _stopping() as stop, _deployed(settings, num_replicas, share, cluster, port, stop):
             say(
                 f"serving {settings.model_name} at {_url(settings.server.host, port)} "
                 f"({num_replicas} replicas of {share.threads} threads)"
@@ -77,7 +77,7 @@ def run(settings: ServeSettings, num_replicas: int, address: str | None, say: Sa
 
 @contextlib.contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """Give an event that a signal sets; before the block waits for it, a second signal interrupts."""
+    """Give an event that a signal sets; a second signal interrupts."""
     stop = threading.Event()
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -95,7 +95,12 @@ def _stopping() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def _deployed(
-    settings: ServeSettings, num_replicas: int, share: Share, cluster: Cluster, port: int
+    settings: ServeSettings,
+    num_replicas: int,
+    share: Share,
+    cluster: Cluster,
+    port: int,
+    stop: threading.Event,
 ) -> Iterator[None]:
     if not cluster.is_ours and serve.status().proxies:
         raise ConfigError(
@@ -112,7 +117,7 @@ def _deployed(
             logging_config=LOGGING,
         )
         _deploy(settings, num_replicas, share)
-        _wait_until_it_runs()
+        _wait_until_it_runs(stop)
         yield
     finally:
         if not cluster.is_ours:  # one of our own ends as a whole
@@ -154,8 +159,8 @@ def _deploy(settings: ServeSettings, num_replicas: int, share: Share) -> None:
     )
 
 
-def _wait_until_it_runs() -> None:
-    while True:
+def _wait_until_it_runs(stop: threading.Event) -> None:
+    while not stop.wait(0.5):
         app = serve.status().applications[APP]
         if app.status == "RUNNING":
             return
@@ -166,7 +171,7 @@ def _wait_until_it_runs() -> None:
                 expected="replicas that load their models",
                 remedy="Put right what it says, and start again",
             )
-        time.sleep(0.5)
+    raise KeyboardInterrupt
 
 
 def _end(within_s: float) -> str:
