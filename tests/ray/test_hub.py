@@ -176,6 +176,17 @@ def test_a_replica_follows_a_hub_that_was_started_again(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_hub_that_is_started_again_goes_by_the_file_as_it_is_then(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    settings_in(tmp_path, batch={"speculation": False})
+
+    async def main() -> None:
+        async with two(settings) as (_, a, _b):
+            assert set((await a.link.first_routes()).in_force) == {"chat", "batch"}
+
+    asyncio.run(main())
+
+
 class Clock:
     now = 0.0
 

@@ -18,6 +18,7 @@ from paceline.administration.overlay import OverlayStore
 from paceline.administration.reload import ConfigFollower
 from paceline.clock import monotonic
 from paceline.config.server import ServeSettings
+from paceline.errors import PacelineError
 from paceline.ray.members import GONE_AFTER_S, Member, Members
 from paceline.ray.records import Letter, Question, Topic
 from paceline.ray.shared_book import SharedBook
@@ -51,12 +52,20 @@ class Hub:
         self._questions: dict[int, Question] = {}
         self._answers: dict[int, dict[int, Any]] = {}
         self._ids = itertools.count()
+        self._has_file = settings.read_again is not None
+        self._starting = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Take up what was changed before the last end, and follow the file from now on. Safe to repeat."""
-        if self._following is None:
+        async with self._starting:
+            if self._following is not None:
+                return
             await self._book.start()
+            if self._has_file:
+                # Ray starts a hub again with the settings of the first, and the file may have changed since.
+                with suppress(PacelineError):  # it is in `error` of the follower then
+                    await self._follower.reload()
             self._following = asyncio.create_task(self._follower.run())
 
     async def close(self) -> None:
