@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,19 @@ def streamed(http: httpx.Client, prompt: str) -> tuple[str, str | None]:
     return text, code
 
 
-def test_only_streams_of_a_killed_replica_are_lost_and_it_is_replaced(tmp_path: Path) -> None:
-    path = write(tmp_path / "paceline.yaml")
-    with serving(path) as server, server.http() as http:
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("ray") / "paceline.yaml")
+
+
+@pytest.fixture(scope="module")
+def server(path: Path) -> Iterator[Running]:
+    with serving(path) as state:
+        yield state
+
+
+def test_only_streams_of_a_killed_replica_are_lost_and_it_is_replaced(server: Running) -> None:
+    with server.http() as http:
         expected = {prompt: whole(http, prompt) for prompt in PROMPTS}
         changed = http.patch("/admin/routes/code", json={"speculation": "off"}, headers=ADMIN)
         assert changed.status_code == 200
@@ -117,9 +127,8 @@ def under_load(http: httpx.Client, kill: Callable[[], None]) -> tuple[list[Any],
     return found[::2], found[1::2]
 
 
-def test_changes_outlive_their_keeper_and_the_whole_server(tmp_path: Path) -> None:
-    path = write(tmp_path / "paceline.yaml")
-    with serving(path) as server, server.http() as http:
+def test_changes_outlive_their_keeper_and_the_whole_server(server: Running, path: Path) -> None:
+    with server.http() as http:
         assert change(http, "code", speculation="off") == 200
         (keeper,) = server.pids("ray::Hub")
         os.kill(keeper, signal.SIGKILL)
@@ -132,13 +141,13 @@ def test_changes_outlive_their_keeper_and_the_whole_server(tmp_path: Path) -> No
         assert server.stop(signal.SIGINT) == 0
         assert "stopped: 0 answers finished, 0 ended unfinished" in server.lines
         assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
-    with serving(path, num_replicas=1) as server, server.http() as http:
+    with serving(path, num_replicas=1) as later, later.http() as http:
         assert overlay(http) == {"code": {"speculation": "off"}, "chat": {"max_draft_length": 3}}
         listed = http.get("/admin/routes", headers=ADMIN).json()["routes"]
         in_force = {route["name"]: route["in_force"] for route in listed}
         assert in_force["code"]["speculation"] == "off"
         assert in_force["chat"]["max_draft_length"] == 3
-        finish_at_the_end(server, http)
+        finish_at_the_end(later, http)
 
 
 def finish_at_the_end(server: Running, http: httpx.Client) -> None:

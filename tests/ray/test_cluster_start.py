@@ -45,7 +45,7 @@ def test_replicas_that_cannot_load_say_why(tmp_path: Path) -> None:
     assert descendants(os.getpid()) == []
 
 
-def test_a_port_that_is_taken_and_threads_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_said_before_ray_starts(tmp_path: Path) -> None:
     path = write(tmp_path / "paceline.yaml")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -54,9 +54,6 @@ def test_a_port_that_is_taken_and_threads_that_are_not_there_are_refused(tmp_pat
         found = start(path, "--port", str(port))
     assert found.returncode == 2
     assert f"127.0.0.1:{port}" in found.stderr
-    found = start(path, "--replicas", "3", "--threads", "4000")
-    assert found.returncode == 2
-    assert "Lower threads or --replicas, or add nodes" in found.stderr
 
 
 def free_port() -> int:
@@ -105,6 +102,9 @@ def test_an_existing_cluster_is_used_and_left_as_it_was(
         refused = start(path, "--address", address)
         assert refused.returncode == 2
         assert "port 0 on a cluster" in refused.stderr
+        refused = start(path, "--address", address, "--port", str(free_port()), "--threads", "4000")
+        assert refused.returncode == 2
+        assert "Lower threads or --replicas, or add nodes" in refused.stderr
         with serving(path, "--address", address, "--port", str(free_port())) as server:
             assert re.search(r"2 replicas of 1 threads\), on the head node [0-9.]+", server.lines[-1])
             with server.http() as http:
