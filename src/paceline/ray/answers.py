@@ -38,4 +38,5 @@ class Answerer:
                 return service.decisions.of(question.detail["route"], question.detail["limit"])
             case Topic.END:
                 self.is_ending = True
-                return await service.llm.runtime.shutdown(question.detail["within_s"])
+                report = await service.llm.runtime.shutdown(question.detail["within_s"])
+                return report.num_finished, report.num_ended

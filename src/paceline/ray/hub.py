@@ -165,7 +165,8 @@ class Hub:
         )
 
     async def end(self, within_s: float) -> dict[int, Any]:
-        """Let every replica take no more requests and finish those it has; returns each one's report."""
+        """Let every replica take no more requests and finish those it has; returns how many it
+        finished, and how many not, of each."""
         return await self.ask(Topic.END, {"within_s": within_s}, within_s + ANSWER_WITHIN_S)
 
     async def ask(

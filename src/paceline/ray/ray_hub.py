@@ -11,7 +11,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from paceline.config.server import ServeSettings
 from paceline.errors import ServingError
 from paceline.ray.hub import Hub
-from paceline.runtime import ShutdownReport
 
 NAMESPACE = "paceline"
 MOST_RETRIES = 5
@@ -60,15 +59,17 @@ def stop_hub(name: str) -> None:
         return
 
 
-def end_replicas(name: str, within_s: float) -> list[ShutdownReport]:
-    """Let every replica finish what it has and take no more; returns how that went.
+def end_replicas(name: str, within_s: float) -> tuple[int, int]:
+    """Let every replica finish what it has and take no more; returns how many answers came to their own end,
+    and how many did not.
 
     Args:
         name: the hub's.
         within_s: answers that take longer end with an error that says so.
     """
     hub = ray.get_actor(name, NAMESPACE)
-    return list(ray.get(hub.end.remote(within_s)).values())
+    ends = ray.get(hub.end.remote(within_s)).values()
+    return sum(finished for finished, _ in ends), sum(ended for _, ended in ends)
 
 
 class RayHub:

@@ -24,7 +24,6 @@ from paceline.ray.ray_hub import end_replicas, start_hub, stop_hub
 from paceline.ray.replica import Replica
 from paceline.ray.settings import with_share
 
-log = logging.getLogger(__name__)
 
 APP, REPLICAS, FRONT, HUB = "paceline", "Replica", "Front", "paceline-hub"
 LOGGING = {"log_level": "WARNING", "enable_access_log": False}
@@ -176,11 +175,9 @@ def _wait_until_it_runs(stop: threading.Event) -> None:
 
 def _end(within_s: float) -> str:
     """Let all requests end; returns what became of them, in words."""
-    reports = end_replicas(HUB, within_s)
+    num_finished, num_ended = end_replicas(HUB, within_s)
     serve.get_app_handle(APP).idle.remote(FRONT_LATER_S).result()
     time.sleep(SENT_AFTER_S)
-    num_finished = sum(report.num_finished for report in reports)
-    num_ended = sum(report.num_ended for report in reports)
     return f"stopped: {num_finished} answers finished, {num_ended} ended unfinished"
 
 
