@@ -12,9 +12,14 @@ CXX_FOUND := $(shell for name in "$$CXX" c++ g++ clang++; do \
 
 TARGET := qwen2.5-coder-1.5b-instruct
 DRAFT := qwen2.5-coder-0.5b-instruct
+RAY_MODEL := smollm2-135m-instruct
 TEST_MODELS := $(TARGET) $(DRAFT) smollm2-135m-instruct gemma-3-270m
 
 PROMPT ?= Write a Python class for a binary search tree with insert, delete, search and in-order traversal.
+
+# Ray has an environment of its own, so that nobody needs it for the rest.
+RAY_VENV := .venv-ray
+EXTRAS ?= server,test
 
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 # Without pip's build isolation the build folder, and with it all that did not change, can be used again.
@@ -25,7 +30,7 @@ SANITIZED := build/sanitize
 SANITIZER_CXX ?= g++
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-native test-vllm lint types verify models clean FORCE
+.PHONY: help demo test test-native test-vllm test-ray lint types verify models clean FORCE
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## */\t/' | expand -t 13
@@ -56,6 +61,11 @@ test-vllm: $(VLLM_VENV)/ready models ## routes inside the real vLLM, its CPU bui
 	PYTHONPATH=src $(VLLM_VENV)/bin/python -m pytest tests/vllm_tests --confcutdir=tests/vllm_tests -o filterwarnings= \
 		-p no:cacheprovider
 
+test-ray: ## replicas on a real Ray cluster on this machine, in an environment of its own (.venv-ray)
+	$(MAKE) VENV=$(RAY_VENV) EXTRAS=server,ray,test $(RAY_VENV)/ready-test
+	$(RAY_VENV)/bin/paceline models pull $(RAY_MODEL)
+	$(RAY_VENV)/bin/python -m pytest tests/ray
+
 lint: $(VENV)/ready-test ## style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -72,7 +82,7 @@ verify: models ## the long proofs on real models, for a machine with an hour to 
 	$(BIN)/python -m verify.soak --pair
 
 clean: ## remove what these commands made here; downloaded models stay in the cache
-	rm -rf $(VENV) $(VLLM_VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) build dist .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/ready: $(INPUTS)
 	@echo "installing Paceline into $(VENV)"
@@ -83,7 +93,7 @@ $(VENV)/ready: $(INPUTS)
 $(VENV)/ready-test: $(INPUTS)
 	@echo "installing Paceline and what its tests need into $(VENV)"
 	@$(INSTALL) $(BUILD_TOOLS)
-	@$(INSTALL) --no-build-isolation --editable '.[server,test]'
+	@$(INSTALL) --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/ready
 
 # The builds of torchvision and its like that are on the index want a GPU, and their import fails without one.

@@ -28,6 +28,7 @@ PacelineError
 │   ├── ShutDownError            the engine finishes what it has, or has stopped
 │   ├── StepError                a step that the request took part in failed
 │   ├── StalledError             nothing was computed for the request for too long
+│   ├── ReplicaLostError         the replica that computed the answer is gone
 │   └── DeadlineError            the answer took longer than the server allows
 └── CapacityError                the work does not fit the memory or the blocks there are
 """
@@ -174,6 +175,10 @@ class StepError(ServingError):
 
 class StalledError(ServingError):
     """Nothing was computed for the request for too long."""
+
+
+class ReplicaLostError(ServingError):
+    """The replica that computed the answer is gone, and what it had computed with it."""
 
 
 class DeadlineError(ServingError):

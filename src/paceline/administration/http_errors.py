@@ -43,6 +43,7 @@ TABLE: Mapping[type[PacelineError], HttpError] = {
     errors.ShutDownError: HttpError(503, SERVER, "shutting_down"),
     errors.StepError: HttpError(500, SERVER, "step_failed"),
     errors.StalledError: HttpError(504, SERVER, "stalled"),
+    errors.ReplicaLostError: HttpError(503, SERVER, "replica_lost"),
     errors.DeadlineError: HttpError(504, SERVER, "timeout"),
     errors.CapacityError: HttpError(503, SERVER, "out_of_capacity"),
     errors.ModelError: HttpError(500, SERVER),

@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "measure": "Measure your own traffic: whether to speculate, with what, and up to which load.",
     "models": "Fetch, list and inspect models.",
     "plan": "Plan memory, break-even and capacity from figures.",
+    "ray": "Serve from several replicas on Ray.",
     "routes": "Show, switch and explain the routes of a server that runs.",
     "serve": "Serve a model over OpenAI's API, with routes that are switched while it runs.",
     "vllm": "The same routes on vLLM: start it, or show its flags.",

@@ -64,6 +64,12 @@ def load_serve_config(
     return ServeSettings.of(values, path, lambda: load_serve_config(path, given, environ))
 
 
+def key_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that are keys of the configuration, for another process to read them too."""
+    source = os.environ if environ is None else environ
+    return {name: value for name, value in source.items() if name.startswith(KEY_PREFIX)}
+
+
 def _values(
     path: Path | None, flags: Mapping[str, Any] | None, environ: Mapping[str, str] | None
 ) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from paceline import __version__
@@ -20,13 +21,20 @@ from paceline.server.status import EngineAdministration
 log = logging.getLogger(__name__)
 
 
-def create_app(service: Service) -> FastAPI:
-    """Return the application for a service whose runtime is started by whoever serves it."""
+def create_app(service: Service, first: Sequence[APIRouter] = ()) -> FastAPI:
+    """Return the application for a service whose runtime is started by whoever serves it.
+
+    Args:
+        service: what its endpoints share.
+        first: routers whose endpoints come before those of the same path here.
+    """
     app = FastAPI(title="Paceline", version=__version__, docs_url=None, redoc_url=None)
     app.state.service = service
     app.state.administered = EngineAdministration(service)
     app.add_middleware(BodyLimit, max_bytes=service.settings.server.max_body_bytes)
     app.add_middleware(CountResponses, registry=service.registry)
+    for router in first:
+        app.include_router(router)
     app.include_router(openai_api.router)
     app.include_router(http_metrics.router)
     app.include_router(admin_api.router)

@@ -43,14 +43,23 @@ class Service:
         llm: models and engine; `start` starts it.
         settings: what the server was started with.
         models: (name, digest of its files) of the target, and of the draft if there is one, by role.
+        book: the routes, where somebody else keeps them; else the service does, with their changes.
+        follower: follows the configuration; else the service does, by its file.
     """
 
-    def __init__(self, llm: AsyncLLM, settings: ServeSettings, models: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        settings: ServeSettings,
+        models: Mapping[str, tuple[str, str]],
+        book: RouteBook | None = None,
+        follower: ConfigFollower | None = None,
+    ) -> None:
         self.llm = llm
         self.settings = settings
         self.store = OverlayStore(settings.state_path)
-        self.book = RouteBook(settings.engine, self.store, EngineRoutes(llm.runtime))
-        self.follower = ConfigFollower(settings, self.book)
+        self.book = book or RouteBook(settings.engine, self.store, EngineRoutes(llm.runtime))
+        self.follower = follower or ConfigFollower(settings, self.book)
         self.decisions = DecisionHistory(settings.engine.decision_log)
         self.capture = None if settings.capture is None else Capture(settings.capture)
         self.gate = Gate(settings.server)

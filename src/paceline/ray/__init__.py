@@ -1,0 +1,1 @@
+"""Replicas of the server on Ray Serve: one address, one set of routes, several engines."""
