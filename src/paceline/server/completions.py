@@ -93,6 +93,7 @@ class Form(ABC):
         An answer that fails ends them with an event that has the error.
         """
         choices = [self._streamed(place) for place in range(len(self._answers.streams) * self._num_choices)]
+        tail = b""
         try:
             first = [self._choice(choice.place, delta) for choice in choices for delta in self._first()]
             if first:
@@ -105,13 +106,16 @@ class Form(ABC):
                         events.append(self._text_event(choice, chunk))
                     if chunk.result is not None:
                         events.append(self._event([await self._last(choice.place, chunk.result)]))
-                yield b"".join(events)
+                if len(self._answers.results) < len(choices):
+                    yield b"".join(events)
+                else:
+                    tail = b"".join(events)
             self._service.capture_answers(self._answers)
             if self._wishes.includes_usage:
-                yield self._usage_event()
+                tail += self._usage_event()
         except PacelineError as error:
-            yield event(error_body(error))
-        yield DONE
+            tail += event(error_body(error))
+        yield tail + DONE
 
     def _streamed(self, place: int) -> _Streamed:
         pieces = Pieces(self._tokenizer) if self._wishes.shows_speculation else None

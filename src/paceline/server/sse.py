@@ -47,7 +47,7 @@ class EventStream(Response):
     """Server-sent events, each sent at once. A client that goes stops them.
 
     Args:
-        events: whole events.
+        events: whole events, `DONE` at the end of the last and nowhere else.
         close: called at the end, whatever the end is.
         headers: of the response.
     """
@@ -73,8 +73,7 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         send = scope.get(DIRECT_SEND, send)
         async for part in self._events:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": part, "more_body": not part.endswith(DONE)})
 
 
 class DirectSend:
