@@ -183,7 +183,7 @@ async def measure(options: argparse.Namespace) -> None:
     llm = AsyncLLM(loaded, settings.engine, max_queued=64)
     service = Service(llm, settings, model_digests(settings.engine, loaded))
     await service.start()
-    config = uvicorn_config(create_app(service), 0.0)
+    config = uvicorn_config(create_app(service))
     server, listener = uvicorn.Server(config), listen("127.0.0.1", 0)
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:

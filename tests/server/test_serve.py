@@ -20,7 +20,7 @@ def test_the_extra_brings_the_event_loop_and_the_parser() -> None:
     async def nothing(*arguments: object) -> None:
         """Answer nobody."""
 
-    config = uvicorn_config(nothing, 0.0)
+    config = uvicorn_config(nothing)
     config.load()
     assert config.http_protocol_class.__module__ == "uvicorn.protocols.http.httptools_impl"
     assert not config.access_log

@@ -61,9 +61,7 @@ async def serve(
     service = Service(llm, settings, model_digests(settings.engine, loaded))
     listener = listen(server.host, server.port)
     await service.start()
-    runner = _Server(
-        uvicorn_config(create_app(service), server.shutdown_timeout_s), llm, server.shutdown_timeout_s
-    )
+    runner = _Server(uvicorn_config(create_app(service)), llm, server.shutdown_timeout_s)
     try:
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(_stop_at(stop, runner))] if stop is not None else []
@@ -110,11 +108,12 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, finish those there are, and close."""
-        async with asyncio.TaskGroup() as tasks:
-            ending = tasks.create_task(self._llm.runtime.shutdown(self._timeout_s))
-            await super().shutdown(sockets)
-        self.report = ending.result()
+        """Take no more requests, finish those there are, and close.
+
+        It listens until answers have ended, so that who comes meanwhile is told to go elsewhere.
+        """
+        self.report = await self._llm.runtime.shutdown(self._timeout_s)
+        await super().shutdown(sockets)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -122,7 +121,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return auto_loop_factory()()
 
 
-def uvicorn_config(app: ASGIApp, timeout_s: float) -> uvicorn.Config:
+def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     """Return how the application is served: by httptools, without a log of requests."""
     return uvicorn.Config(
         DirectSend(app),
@@ -130,7 +129,7 @@ def uvicorn_config(app: ASGIApp, timeout_s: float) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(timeout_s) + GRACE_S,
+        timeout_graceful_shutdown=GRACE_S,
     )
 
 
