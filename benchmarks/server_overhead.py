@@ -2,11 +2,16 @@
 
     python benchmarks/server_overhead.py [--rounds 7] [--streams 8] [--tokens 96] [--threads N]
 
-One process holds one engine and a server in front of it. In turns, a round of streams is answered through
-HTTP, for a client in another process, and by stepping the engine on its own thread, where the server has
-nothing to do. The client is a bare socket loop. CPU time of the client, of the event loop's thread and of all
-other threads of the serving process, the engine's, is told apart: on few cores the client takes time from the
-engine that no server does, and CPU time says what the ratio of two noisy speeds cannot."""
+One process holds one engine and a server in front of it. In turns, a round of streams is answered
+
+- over HTTP, for a client in another process, which is a bare socket loop;
+- by stepping the engine on its own thread, where the server has nothing to do, and nobody else has;
+- the same, while the client's process computes for as long as it did over HTTP, in as many pieces as there
+  are steps: on few cores a client takes time from the engine, and that time is no server's.
+
+The server's overhead is the first against the third; the first against the second is what one sees who has
+the client on the same machine. CPU time of the client, of the event loop's thread and of all other threads of
+the serving process, the engine's, is told apart: it says what the ratio of two noisy speeds cannot."""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ from paceline.engine.loading import LoadedEngine
 from paceline.engine.requests import RequestMaker
 from paceline.records import SamplingParams, SpeculationParams
 from paceline.server.app import create_app
-from paceline.server.serve import load, model_digests
+from paceline.server.serve import listen, load, model_digests, new_event_loop, uvicorn_config
 from paceline.server.service import Service
 
 TARGET = "smollm2-135m-instruct"
@@ -50,6 +55,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 def client_main(port: int) -> None:
     for line in sys.stdin:
         asked = json.loads(line)
+        if "busy_s" in asked:
+            _be_busy(**asked)
+            print("{}", flush=True)
+            continue
         texts = [[text] for text in asked["prompts"]] if asked["alone"] else [asked["prompts"]]
         cpu, begin = time.process_time(), time.perf_counter()
         ttft = [one for together in texts for one in _read_all(port, asked["tokens"], together)]
@@ -59,6 +68,15 @@ def client_main(port: int) -> None:
             "cpu": time.process_time() - cpu,
         }
         print(json.dumps(answer), flush=True)
+
+
+def _be_busy(busy_s: float, seconds: float, pieces: int) -> None:
+    """Compute for some seconds of CPU time, in pieces that are spread evenly over a longer time."""
+    begin, cpu = time.perf_counter(), time.process_time()
+    for piece in range(1, pieces + 1):
+        time.sleep(max(0.0, begin + seconds * piece / pieces - time.perf_counter()))
+        while time.process_time() - cpu < busy_s * piece / pieces:
+            pass
 
 
 def _read_all(port: int, tokens: int, texts: Sequence[str]) -> list[float]:
@@ -118,14 +136,10 @@ class Client:
         command = [sys.executable, __file__, "--client", str(port)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, texts: Sequence[str], tokens: int, alone: bool = False) -> dict[str, Any]:
+    def ask(self, **question: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(
-            json.dumps({"prompts": texts, "tokens": tokens, "alone": alone}),
-            file=self._process.stdin,
-            flush=True,
-        )
+        print(json.dumps(question), file=self._process.stdin, flush=True)
         found: dict[str, Any] = json.loads(self._process.stdout.readline())
         return found
 
@@ -169,37 +183,49 @@ async def measure(options: argparse.Namespace) -> None:
     llm = AsyncLLM(loaded, settings.engine, max_queued=64)
     service = Service(llm, settings, model_digests(settings.engine, loaded))
     await service.start()
-    config = uvicorn.Config(create_app(service), port=0, lifespan="off", log_config=None, access_log=False)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
+    config = uvicorn_config(create_app(service))
+    server, listener = uvicorn.Server(config), listen("127.0.0.1", 0)
+    serving = asyncio.create_task(server.serve([listener]))
     while not server.started:
         await asyncio.sleep(0.01)
-    client = Client(server.servers[0].sockets[0].getsockname()[1])
+    client = Client(listener.getsockname()[1])
     maker = RequestMaker(loaded, settings.engine)
 
     async def over_http(texts: Sequence[str], tokens: int, alone: bool = False) -> dict[str, Any]:
-        return await asyncio.to_thread(client.ask, texts, tokens, alone)
+        return await asyncio.to_thread(client.ask, prompts=texts, tokens=tokens, alone=alone)
 
     async def without(texts: Sequence[str], tokens: int) -> dict[str, Any]:
         return await llm.runtime.call(lambda engine: direct(engine, loaded, maker, texts, tokens))
+
+    async def beside(texts: Sequence[str], tokens: int) -> dict[str, Any]:
+        last = http[-1] if http else {"cpu": 0.0, "seconds": 1.0}
+        busy = {"busy_s": last["cpu"], "seconds": last["seconds"], "pieces": tokens}
+        busy_client = asyncio.create_task(asyncio.to_thread(client.ask, **busy))
+        found = await without(texts, tokens)
+        await busy_client
+        return found
 
     async def afresh() -> None:
         await llm.runtime.call(lambda engine: engine.clear_prefix_cache())
 
     http: list[dict[str, Any]] = []
     plain: list[dict[str, Any]] = []
+    shared: list[dict[str, Any]] = []
+    ways = [(http, over_http), (plain, without), (shared, beside)]
     for turn in range(-1, options.rounds):
-        ways = [(http, over_http), (plain, without)]
-        for found, way in ways if turn % 2 else reversed(ways):
+        for found, way in ways[turn % 3 :] + ways[: turn % 3]:
             await afresh()
             loop_cpu, cpu = time.thread_time(), time.process_time()
             one = await way(prompts(options.streams, turn), options.tokens)
             one["loop_cpu"] = time.thread_time() - loop_cpu
             one["engine_cpu"] = time.process_time() - cpu - one["loop_cpu"]
-            if turn >= 0:
-                found.append(one)
+            found.append(one)
+    for found in (http, plain, shared):
+        del found[0]  # warms up
     await afresh()
+    loop_cpu = time.thread_time()
     alone_http = (await over_http(prompts(NUM_ALONE, 100), 1, alone=True))["ttft"]
+    request_s = (time.thread_time() - loop_cpu) / NUM_ALONE
     await afresh()
     alone = [(await without([text], 1))["ttft"][0] for text in prompts(NUM_ALONE, 100)]
     client.close()
@@ -207,20 +233,25 @@ async def measure(options: argparse.Namespace) -> None:
     await serving
     await llm.runtime.shutdown(0.0)
     service.close()
-    report(options, http, plain, alone_http, alone)
+    loop_type, http_type = type(asyncio.get_running_loop()), config.http_protocol_class
+    print(f"event loop: {loop_type.__module__}, HTTP: {getattr(http_type, '__name__', http_type)}")
+    print(f"CPU of the event loop for a request of one token: {1e6 * request_s:.0f} us")
+    report(options, http, plain, shared, alone_http, alone)
 
 
 def report(
     options: argparse.Namespace, http: list[dict[str, Any]], plain: list[dict[str, Any]],
-    alone_http: list[float], alone: list[float],
+    shared: list[dict[str, Any]], alone_http: list[float], alone: list[float],
 ) -> None:  # fmt: skip
     total = options.streams * options.tokens
-    speeds = [[total / one["seconds"] for one in rounds] for rounds in (http, plain)]
-    ratios = [b / a for a, b in zip(*speeds, strict=True)]
-    print(f"tokens / s over HTTP: {statistics.median(speeds[0]):.1f}")
-    print(f"tokens / s without:   {statistics.median(speeds[1]):.1f}")
-    spread = ", ".join(f"{100 * (ratio - 1):.1f}" for ratio in sorted(ratios))
-    print(f"added time, %: {100 * (statistics.median(ratios) - 1):.2f} (rounds: {spread})")
+    speeds = [[total / one["seconds"] for one in rounds] for rounds in (http, plain, shared)]
+    names = ("over HTTP", "engine alone", "engine beside a busy client")
+    for name, found in zip(names, speeds, strict=True):
+        print(f"tokens / s, {name}: {statistics.median(found):.1f}")
+    for name, base in (("the server", speeds[2]), ("server and client", speeds[1])):
+        ratios = sorted(b / a for a, b in zip(speeds[0], base, strict=True))
+        spread = ", ".join(f"{100 * (ratio - 1):.1f}" for ratio in ratios)
+        print(f"time added by {name}, %: {100 * (statistics.median(ratios) - 1):.2f} (rounds: {spread})")
     token_us = 1e6 / statistics.median(speeds[1])
     for label, key in (("client", "cpu"), ("event loop", "loop_cpu")):
         each_us = 1e6 * statistics.median(one[key] for one in http) / total
@@ -254,7 +285,8 @@ def main() -> None:
     if options.client is not None:
         client_main(options.client)
     else:
-        asyncio.run(measure(options))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(measure(options))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 
 What it holds the page to: it loads without an error, asks no other host, shows each route with its state, is
 worked by keyboard alone (token, switch, question), shows the tokens that were drafted, and answers the same
-with speculation off and on, in light and in dark.
+with speculation off and on, in light and in dark. It says why a switch was refused until the next one, and
+nothing is wider than a phone's screen.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.file import load_serve_config
-from paceline.server.serve import load, serve
+from paceline.server.serve import load, new_event_loop, serve
 
 DOCS = Path(__file__).parent.parent / "docs"
 TOKEN = "token-of-the-page"
+PHONE = {"width": 360, "height": 740}
+LOOK_MS = 1500
+"""Within which the page looks at the server again."""
 CONFIG = {
     "target": "qwen2.5-coder-1.5b-instruct",
     "draft": "qwen2.5-coder-0.5b-instruct",
@@ -57,7 +61,11 @@ def served() -> Iterator[str]:
 
         await serve(loaded, settings, on_ready, stop)
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    def run() -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(main())
+
+    thread = threading.Thread(target=run)
     thread.start()
     is_ready.wait()
     try:
@@ -104,8 +112,30 @@ def check(page: Any, url: str, tokens: int) -> None:
     assert verdict.startswith("The texts are the same."), verdict
     assert page.locator("#off-text mark").count() == 0
     assert page.locator("#on-text mark").count() > 0
-    page.wait_for_timeout(1500)  # for the next look at the server
+    page.wait_for_timeout(LOOK_MS)
     assert not faults, faults
+
+
+def check_refusal(page: Any) -> None:
+    """Switch with a wrong token: the reason outlasts the next look at the server, the switch does not."""
+    page.fill("#admin-token", "another token")
+    page.wait_for_selector("fieldset:not([disabled])")
+    page.locator("input[name='speculation-batch'][value='on']").click()
+    page.locator("#notice:not([hidden])").wait_for()
+    page.wait_for_timeout(LOOK_MS)
+    assert "another token" in page.locator("#notice").inner_text()
+    assert page.locator("input[name='speculation-batch'][value='off']").is_checked()
+
+
+def check_phone(page: Any) -> None:
+    """Look at it through a small window."""
+    page.set_viewport_size(PHONE)
+    wide = page.evaluate(
+        "[...document.body.querySelectorAll('*')]"
+        ".filter((one) => one.getBoundingClientRect().right > innerWidth)"
+        ".map((one) => one.outerHTML.slice(0, 80))"
+    )
+    assert not wide, wide
 
 
 def main() -> None:
@@ -116,6 +146,9 @@ def main() -> None:
     parser.add_argument("--chromium", default=shutil.which("chromium"), help="its path")
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
     parser.add_argument("--screenshot", type=Path, default=DOCS / "page.png")
+    parser.add_argument(
+        "--phone", type=Path, metavar="FILE.png", help="keep pictures of the small window, too"
+    )
     options = parser.parse_args()
     try:
         from playwright.sync_api import sync_playwright
@@ -130,6 +163,12 @@ def main() -> None:
             page.screenshot(
                 path=name if scheme == "light" else name.with_stem(f"{name.stem}-dark"), full_page=True
             )
+            check_phone(page)
+            if options.phone is not None:
+                page.screenshot(
+                    path=options.phone.with_stem(f"{options.phone.stem}-{scheme}"), full_page=True
+                )
+            check_refusal(page)
             page.close()
             print(f"{scheme}: as it should be")
         browser.close()

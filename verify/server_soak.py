@@ -25,7 +25,7 @@ import httpx
 from tests.tiny_models import TinyModel
 
 from paceline.config.file import load_serve_config
-from paceline.server.serve import load, serve
+from paceline.server.serve import load, new_event_loop, serve
 
 PROMPTS = ("the def", "return in", "to he th", "def re ret urn")
 ROUTES = ("chat", "code", "batch")
@@ -159,8 +159,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--concurrency", type=int, default=16)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        faults = asyncio.run(run(Path(folder), options.requests, options.concurrency))
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=new_event_loop) as runner:
+        faults = runner.run(run(Path(folder), options.requests, options.concurrency))
     for fault in faults:
         print(fault)
     print("no answer lost, doubled or wrong; no block left; memory flat" if not faults else "FAILED")

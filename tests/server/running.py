@@ -17,7 +17,7 @@ from paceline.config.file import load_serve_config
 from paceline.config.server import ServeSettings
 from paceline.engine.loading import LoadedEngine
 from paceline.runtime import ShutdownReport
-from paceline.server.serve import load, serve
+from paceline.server.serve import load, new_event_loop, serve
 from tests.tiny_models import TinyModel
 
 TOKEN = "admin-token-of-tests"
@@ -77,7 +77,8 @@ def running(settings: ServeSettings) -> Iterator[Running]:
 
     def run() -> None:
         try:
-            asyncio.run(main())
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(main())
         except BaseException as error:
             failures.append(error)
         finally:

@@ -134,6 +134,23 @@ def test_a_shutdown_finishes_what_runs(models: dict[str, str]) -> None:
     assert (state.report.num_finished, state.report.num_ended, state.report.is_clean) == (1, 0, True)
 
 
+def test_who_comes_during_a_shutdown_is_told_to_go_elsewhere(models: dict[str, str]) -> None:
+    with serve_one(models) as state:
+        http, other = state.http(), state.http()
+        with http.stream("POST", "/v1/completions", json={**ENDLESS, "max_tokens": 2000}) as stream:
+            lines = stream.iter_lines()
+            first_line(lines)
+            state.stop()
+            until(lambda: other.get("/health").status_code == 503)
+            refused = state.http().post("/v1/completions", json={"model": "tiny", "prompt": "a"})
+            rest = [line for line in lines if line]
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert rest[-1] == "data: [DONE]"
+    assert state.report is not None
+    assert (state.report.num_finished, state.report.num_ended, state.report.is_clean) == (1, 0, True)
+
+
 def test_a_shutdown_reports_what_it_cannot_wait_for(models: dict[str, str]) -> None:
     with serve_one(models, shutdown_timeout_s=0) as state:
         http = state.http()

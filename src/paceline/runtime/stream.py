@@ -15,7 +15,8 @@ from paceline.records import GenerationResult, StreamChunk
 class Mailbox:
     """What has arrived for one request and was not read yet. Lives on the event loop's thread."""
 
-    def __init__(self, request_id: str, num_choices: int) -> None:
+    def __init__(self, request_id: str, num_choices: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop  # to ask for the running one costs a system call
         self.request_id = request_id
         self.num_running = num_choices
         """Choices whose last chunk has not arrived."""
@@ -35,25 +36,30 @@ class Mailbox:
         self.error = error
         self._wake()
 
-    async def take(self) -> StreamChunk | None:
-        """Return the next chunk, waiting for it; none after the last.
+    def take(self) -> StreamChunk | None:
+        """Return the next of the chunks that have arrived; none after the last."""
+        return self._chunks.popleft() if self._chunks else None
+
+    def take_all(self) -> list[StreamChunk]:
+        """Return the chunks that have arrived; empty after the last."""
+        chunks = list(self._chunks)
+        self._chunks.clear()
+        return chunks
+
+    def waiter(self) -> asyncio.Future[None] | None:
+        """Return what is done when something arrives; none where there is something, or nothing will be.
 
         Raises:
             PacelineError: nothing more will come, though choices are unfinished.
         """
-        while not self._chunks:
-            if not self.num_running:
-                return None
-            if self.error is not None:
-                raise self.error
-            if self._waiter is not None:
-                raise RuntimeError(f"two readers of the stream of {self.request_id!r}; one was expected")
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        return self._chunks.popleft()
+        if self._chunks or not self.num_running:
+            return None
+        if self.error is not None:
+            raise self.error
+        if self._waiter is not None and not self._waiter.done():
+            raise RuntimeError(f"two readers of the stream of {self.request_id!r}; one was expected")
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -89,15 +95,35 @@ class AnswerStream:
         """
         if self._abandon is None:
             raise StopAsyncIteration
-        try:
-            chunk = await self._mailbox.take()
-        except BaseException:  # cancelled: whoever read it is gone
-            self.close()
-            raise
+        await self._arrival()
+        chunk = self._mailbox.take()
         if chunk is None:
             self._abandon = None
             raise StopAsyncIteration
         return chunk
+
+    async def arrived(self) -> list[StreamChunk]:
+        """Return the chunks that have arrived, waiting for the first; empty where iteration would stop.
+
+        Raises:
+            ServingError: as iteration does.
+        """
+        if self._abandon is None:
+            return []
+        await self._arrival()
+        chunks = self._mailbox.take_all()
+        if not chunks:
+            self._abandon = None
+        return chunks
+
+    async def _arrival(self) -> None:
+        """Wait until there is a chunk, or will be none."""
+        try:
+            while (waiter := self._mailbox.waiter()) is not None:
+                await waiter
+        except BaseException:  # cancelled: whoever read it is gone
+            self.close()
+            raise
 
     async def results(self) -> tuple[GenerationResult, ...]:
         """Read to the end and return each choice's answer, in their order."""

@@ -99,7 +99,8 @@ class Switchboard:
                 remedy="Choose another id",
             )
         self._places.take(request.sampling.n)
-        ticket, mailbox = next(self._tickets), Mailbox(request.id, request.sampling.n)
+        ticket = next(self._tickets)
+        mailbox = Mailbox(request.id, request.sampling.n, asyncio.get_running_loop())
         self._open[ticket], self._ids[request.id] = mailbox, ticket
         self.is_empty.clear()
         return ticket, mailbox

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -45,6 +45,8 @@ class Answers:
         self._loop = asyncio.get_running_loop()
         self._ends_at = self._loop.time() + timeout_s
         self._timer: asyncio.TimerHandle | None = None
+        self._merged: _Merged | None = None
+        self._error: PacelineError | None = None
         self._has_turn = False
 
     async def take_turn(self) -> None:
@@ -56,40 +58,47 @@ class Answers:
         """Return a context, for what comes before the chunks, that ends with a `DeadlineError` in time."""
         return _Deadline(self._ends_at, self._timeout_s)
 
-    async def chunks(self) -> AsyncIterator[tuple[int, StreamChunk]]:
-        """Yield (index of the prompt, chunk) as they come.
+    async def arrived(self) -> list[tuple[int, StreamChunk]]:
+        """Return (index of the prompt, chunk) of what has arrived, waiting for some; empty after the last.
 
         Raises:
             PacelineError: an answer failed; the others end with it.
             DeadlineError: the call's time is over.
         """
-        # One timer that ends the streams: a timeout around each chunk would cost more than the chunk itself.
-        self._timer = self._loop.call_at(self._ends_at, self._end_late)
+        if self._error is not None:
+            raise self._error
+        if self._timer is None:
+            # One that ends the streams: a timeout around each chunk would cost more than the chunk itself.
+            self._timer = self._loop.call_at(self._ends_at, self._end_late)
         if len(self.streams) == 1:
-            async for chunk in self.streams[0]:
-                yield 0, self._noted(chunk)
+            found = [(0, chunk) for chunk in await self.streams[0].arrived()]
         else:
-            async for index, chunk in _merged(self.streams):
-                yield index, self._noted(chunk)
+            if self._merged is None:
+                self._merged = _Merged(self.streams)
+            found = await self._merged.arrived()
+        for num_good, (_, chunk) in enumerate(found):
+            if chunk.result is not None and not self._notes(chunk.result):
+                return found[:num_good] or await self.arrived()
+        return found
 
     def _end_late(self) -> None:
         error = _late(self._timeout_s)
         for stream in self.streams:
             stream.fail(error)
 
-    def _noted(self, chunk: StreamChunk) -> StreamChunk:
-        if chunk.result is not None:
-            self.results.append(chunk.result)
-            if chunk.result.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-                raise _as_ours(chunk.result.error)
-        return chunk
+    def _notes(self, result: GenerationResult) -> bool:
+        """Keep a result; returns whether it is an answer, and else keeps its error for the next call."""
+        self.results.append(result)
+        if result.finish_reason not in (FinishReason.ERROR, FinishReason.ABORT):
+            return True
+        self._error = _as_ours(result.error)
+        return False
 
     async def whole(self) -> list[GenerationResult]:
         """Wait for all answers and return them, ordered by prompt and choice."""
         found: list[tuple[int, GenerationResult]] = []
-        async for index, chunk in self.chunks():
-            if chunk.result is not None:
-                found.append((index, chunk.result))
+        while arrived := await self.arrived():
+            found += [(index, chunk.result) for index, chunk in arrived if chunk.result is not None]
         return [result for _, result in sorted(found, key=lambda one: (one[0], one[1].index))]
 
     def of_prompt(self, index: int) -> list[GenerationResult]:
@@ -101,6 +110,8 @@ class Answers:
         """Abort what still runs. Safe any number of times."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._merged is not None:
+            self._merged.close()
         for stream in self.streams:
             stream.close()
         if self._has_turn:
@@ -145,32 +156,45 @@ def _late(timeout_s: float) -> DeadlineError:
     )
 
 
-async def _merged(streams: Sequence[AnswerStream]) -> AsyncIterator[tuple[int, StreamChunk]]:
-    """Yield the chunks of several streams as they come; the first error ends it."""
-    arrived: asyncio.Queue[tuple[int, StreamChunk | BaseException | None]] = asyncio.Queue()
+class _Merged:
+    """The chunks of several streams as they come."""
 
-    async def read(index: int, stream: AnswerStream) -> None:
+    def __init__(self, streams: Sequence[AnswerStream]) -> None:
+        self._arrived: asyncio.Queue[tuple[int, list[StreamChunk] | Exception]] = asyncio.Queue()
+        self._num_running = len(streams)
+        self._error: Exception | None = None
+        self._tasks = [asyncio.create_task(self._read(index, stream)) for index, stream in enumerate(streams)]
+
+    async def _read(self, index: int, stream: AnswerStream) -> None:
         try:
-            async for chunk in stream:
-                arrived.put_nowait((index, chunk))
+            while chunks := await stream.arrived():
+                self._arrived.put_nowait((index, chunks))
         except Exception as error:
-            arrived.put_nowait((index, error))
+            self._arrived.put_nowait((index, error))
         else:
-            arrived.put_nowait((index, None))
+            self._arrived.put_nowait((index, []))
 
-    tasks = [asyncio.create_task(read(index, stream)) for index, stream in enumerate(streams)]
-    try:
-        num_running = len(tasks)
-        while num_running:
-            index, found = await arrived.get()
-            if isinstance(found, BaseException):
-                raise found
-            if found is None:
-                num_running -= 1
+    async def arrived(self) -> list[tuple[int, StreamChunk]]:
+        """Return (index of the stream, chunk), waiting for some; empty after the last.
+
+        Raises:
+            Exception: that of the first stream that failed.
+        """
+        found: list[tuple[int, StreamChunk]] = []
+        while self._error is None and self._num_running and not (found and self._arrived.empty()):
+            index, chunks = await self._arrived.get()
+            if isinstance(chunks, Exception):
+                self._error = chunks
             else:
-                yield index, found
-    finally:
-        for task in tasks:
+                self._num_running -= not chunks
+                found += [(index, chunk) for chunk in chunks]
+        if self._error is not None and not found:
+            raise self._error
+        return found
+
+    def close(self) -> None:
+        """Read no more."""
+        for task in self._tasks:
             task.cancel()
 
 

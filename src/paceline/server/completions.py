@@ -30,6 +30,18 @@ class Wishes:
     shows_speculation: bool = False
 
 
+@dataclass(slots=True)
+class _Streamed:
+    """One choice of a stream."""
+
+    place: int
+    events: TextEvents
+    pieces: Pieces | None
+    """Where its text is shown token by token."""
+    length: int = 0
+    """Characters of its text that have come."""
+
+
 class Form(ABC):
     """How answers of one call look.
 
@@ -76,48 +88,54 @@ class Form(ABC):
         return {**self._head(self.whole_object), "choices": choices, "usage": usage(results)}
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Yield server-sent events. An answer that fails ends them with an event that has the error."""
+        """Yield server-sent events, all that are ready at a time.
+
+        An answer that fails ends them with an event that has the error.
+        """
+        choices = [self._streamed(place) for place in range(len(self._answers.streams) * self._num_choices)]
+        tail = b""
         try:
-            async for events in self._events():
-                yield events
-        except PacelineError as error:
-            yield event(error_body(error))
-        yield DONE
-
-    async def _events(self) -> AsyncIterator[bytes]:
-        call = self._answers.call
-        places = range(len(call.prompts) * self._num_choices)
-        lengths = [0 for _ in places]
-        pieces = [Pieces(self._tokenizer) for _ in places] if self._wishes.shows_speculation else []
-        texts = [TextEvents(self._event([self._choice(place, self._content(""))])) for place in places]
-        first = [self._choice(place, delta) for place in places for delta in self._first()]
-        if first:
-            yield b"".join(self._event([choice]) for choice in first)
-        async for prompt, chunk in self._answers.chunks():
-            place = prompt * self._num_choices + chunk.index
-            events = []
-            if chunk.token_ids or chunk.text:
-                text = self._shown(place, chunk.text)
-                if chunk.logprobs is None and not pieces:
-                    events.append(texts[place].of(text))
+            first = [self._choice(choice.place, delta) for choice in choices for delta in self._first()]
+            if first:
+                yield b"".join(self._event([choice]) for choice in first)
+            while arrived := await self._answers.arrived():
+                events = []
+                for prompt, chunk in arrived:
+                    choice = choices[prompt * self._num_choices + chunk.index]
+                    if chunk.token_ids or chunk.text:
+                        events.append(self._text_event(choice, chunk))
+                    if chunk.result is not None:
+                        events.append(self._event([await self._last(choice.place, chunk.result)]))
+                if len(self._answers.results) < len(choices):
+                    yield b"".join(events)
                 else:
-                    extra: dict[str, Any] = {"logprobs": self._logprobs(chunk.logprobs, lengths[place])}
-                    if pieces:
-                        extra["speculation"] = pieces[place].of(chunk)
-                    events.append(self._event([self._choice(place, self._content(text), **extra)]))
-                lengths[place] += len(chunk.text)
-            if chunk.result is not None:
-                events.append(self._event([await self._last(place, chunk)]))
-            yield b"".join(events)
-        self._service.capture_answers(self._answers)
-        if self._wishes.includes_usage:
-            yield event(
-                {**self._head(self.chunk_object), "choices": [], "usage": usage(self._answers.results)}
-            )
+                    tail = b"".join(events)
+            self._service.capture_answers(self._answers)
+            if self._wishes.includes_usage:
+                tail += self._usage_event()
+        except PacelineError as error:
+            tail += event(error_body(error))
+        yield tail + DONE
 
-    async def _last(self, place: int, chunk: StreamChunk) -> dict[str, Any]:
-        result = chunk.result
-        assert result is not None
+    def _streamed(self, place: int) -> _Streamed:
+        pieces = Pieces(self._tokenizer) if self._wishes.shows_speculation else None
+        return _Streamed(place, TextEvents(self._event([self._choice(place, self._content(""))])), pieces)
+
+    def _text_event(self, choice: _Streamed, chunk: StreamChunk) -> bytes:
+        text = self._shown(choice.place, chunk.text)
+        offset = choice.length
+        choice.length += len(chunk.text)
+        if chunk.logprobs is None and choice.pieces is None:
+            return choice.events.of(text)
+        extra: dict[str, Any] = {"logprobs": self._logprobs(chunk.logprobs, offset)}
+        if choice.pieces is not None:
+            extra["speculation"] = choice.pieces.of(chunk)
+        return self._event([self._choice(choice.place, self._content(text), **extra)])
+
+    def _usage_event(self) -> bytes:
+        return event({**self._head(self.chunk_object), "choices": [], "usage": usage(self._answers.results)})
+
+    async def _last(self, place: int, result: GenerationResult) -> dict[str, Any]:
         extra: dict[str, Any] = {"seed": result.seed}
         if self._wishes.shows_speculation:
             extra["speculation"] = await self._service.speculation_record(result)

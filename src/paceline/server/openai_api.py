@@ -29,8 +29,8 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def caller_of(request: Request) -> Caller:
-    """Return who asks; see `Gate.caller`."""
+async def caller_of(request: Request) -> Caller:
+    """Return who asks; see `Gate.caller`. Async, since FastAPI would run it in a thread of its own else."""
     return service_of(request).gate.caller(request.headers.get("authorization"))
 
 

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 
 import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.loops.auto import auto_loop_factory
 
 from paceline.config.drafter_names import role_of
 from paceline.config.engine import EngineSettings
@@ -21,6 +23,7 @@ from paceline.models.download import resolve
 from paceline.runtime import AsyncLLM, ShutdownReport
 from paceline.server.app import create_app
 from paceline.server.service import Service
+from paceline.server.sse import DirectSend
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +59,9 @@ async def serve(
     server = settings.server
     llm = AsyncLLM(loaded, settings.engine, max_queued=server.max_queued)
     service = Service(llm, settings, model_digests(settings.engine, loaded))
-    listener = _listen(server.host, server.port)
+    listener = listen(server.host, server.port)
     await service.start()
-    runner = _Server(_config(create_app(service), server.shutdown_timeout_s), llm, server.shutdown_timeout_s)
+    runner = _Server(uvicorn_config(create_app(service)), llm, server.shutdown_timeout_s)
     try:
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(_stop_at(stop, runner))] if stop is not None else []
@@ -105,25 +108,33 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, finish those there are, and close."""
-        async with asyncio.TaskGroup() as tasks:
-            ending = tasks.create_task(self._llm.runtime.shutdown(self._timeout_s))
-            await super().shutdown(sockets)
-        self.report = ending.result()
+        """Take no more requests, finish those there are, and close.
+
+        It listens until answers have ended, so that who comes meanwhile is told to go elsewhere.
+        """
+        self.report = await self._llm.runtime.shutdown(self._timeout_s)
+        await super().shutdown(sockets)
 
 
-def _config(app: object, timeout_s: float) -> uvicorn.Config:
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return uvloop's event loop, which the extra `server` brings, or asyncio's where there is no uvloop."""
+    return auto_loop_factory()()
+
+
+def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
+    """Return how the application is served: by httptools, without a log of requests."""
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        DirectSend(app),
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(timeout_s) + GRACE_S,
+        timeout_graceful_shutdown=GRACE_S,
     )
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol by name: for other sockets asyncio leaves Nagle's algorithm on, and a response that is
     # written in two pieces then waits 40 ms for the client's acknowledgement.

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from json.encoder import encode_basestring
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 T = TypeVar("T")
 
 CLIENT_GONE = 499
 """Status for the log alone: nobody reads it."""
+DIRECT_SEND = "paceline.send"
+"""Key in a request's scope; see `DirectSend`."""
 DONE = b"data: [DONE]\n\n"
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -37,14 +40,14 @@ class TextEvents:
 
     def of(self, text: str) -> bytes:
         """Return the event with this text."""
-        return self._before + _encode(text).encode() + self._after
+        return self._before + encode_basestring(text).encode() + self._after
 
 
 class EventStream(Response):
     """Server-sent events, each sent at once. A client that goes stops them.
 
     Args:
-        events: whole events.
+        events: whole events, `DONE` at the end of the last and nowhere else.
         close: called at the end, whatever the end is.
         headers: of the response.
     """
@@ -62,15 +65,31 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the last event, or until nobody listens."""
         try:
-            await unless_gone(self._send(send), receive)
+            await unless_gone(self._send(scope, send), receive)
         finally:
             self._close()
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        send = scope.get(DIRECT_SEND, send)
         async for part in self._events:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": part, "more_body": not part.endswith(DONE)})
+
+
+class DirectSend:
+    """ASGI middleware that lets streams send past all that is behind it, which looks at their heads alone.
+
+    Args:
+        app: what is behind it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Keep where it sends to."""
+        scope[DIRECT_SEND] = send
+        await self._app(scope, receive, send)
 
 
 async def whole_unless_gone(request: Request, answer: Awaitable[T]) -> T | None:

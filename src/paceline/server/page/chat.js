@@ -1,6 +1,7 @@
 // Asks one question twice, without and with drafts, and shows which tokens of the answer were drafted.
 "use strict";
 
+const WAITING = "…";
 let stopping = null;
 
 async function* events(response) {
@@ -35,7 +36,7 @@ async function answer(place, speculation) {
   const note = document.getElementById(`${place}-note`);
   const route = document.getElementById("route").value;
   text.replaceChildren();
-  note.textContent = "…";
+  note.textContent = WAITING;
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
     signal: stopping.signal,
@@ -95,6 +96,9 @@ document.getElementById("ask").addEventListener("submit", async (event) => {
     verdict.textContent = same + ratio;
   } catch (error) {
     verdict.textContent = error.name === "AbortError" ? "Stopped." : error.message;
+    for (const note of document.querySelectorAll("#off-note, #on-note")) {
+      if (note.textContent === WAITING) note.textContent = "";
+    }
   } finally {
     button.disabled = false;
     document.getElementById("stop").disabled = true;

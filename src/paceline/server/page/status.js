@@ -17,9 +17,12 @@ function bearer(...ids) {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
+let refusal = ""; // of the last switch; stays until the next one
+
 function notice(text) {
-  byId("notice").textContent = text;
-  byId("notice").hidden = !text;
+  const shown = [refusal, text].filter(Boolean).join(" ");
+  byId("notice").textContent = shown;
+  byId("notice").hidden = !shown;
 }
 
 async function reason(response) {
@@ -55,8 +58,8 @@ async function administrate(method, name, rest, body) {
     headers: { ...bearer("admin-token"), "Content-Type": "application/json" },
     body: body && JSON.stringify(body),
   });
+  refusal = response.ok ? "" : await reason(response);
   await refresh();
-  if (!response.ok) notice(await reason(response));
 }
 
 function showBars(element, shares) {
