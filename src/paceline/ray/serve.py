@@ -24,7 +24,6 @@ from paceline.ray.ray_hub import end_replicas, start_hub, stop_hub
 from paceline.ray.replica import Replica
 from paceline.ray.settings import with_share
 
-
 APP, REPLICAS, FRONT, HUB = "paceline", "Replica", "Front", "paceline-hub"
 LOGGING = {"log_level": "WARNING", "enable_access_log": False}
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
