@@ -80,6 +80,8 @@ class LLM:
 
     def close(self) -> None:
         """Drop the models and their memory; requests that still run are dropped with them."""
+        if self._loaded is not None:
+            self._loaded.engine.observers.tell_end()
         self._loaded = self._requests = None
         self._inbox.clear()
         gc.collect()  # an engine and its parts know each other

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from paceline.policy.acceptance import Acceptance
-from paceline.policy.calibration import Calibration, Counts, bin_of
+from paceline.policy.calibration import Calibration
+from paceline.policy.counts import Counts, bin_of
 from paceline.records import FinishReason
 from paceline.step_records import SequenceStep
 

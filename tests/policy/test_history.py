@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from paceline.errors import ConfigError
-from paceline.policy.calibration import RESTORED_TOKENS
 from paceline.policy.controller import SpeculationPolicy
+from paceline.policy.counts import RESTORED_TOKENS
 from paceline.policy.history import History
 from paceline.policy.history_store import HistoryStore
 from paceline.policy.routes import RouteSettings, RouteTable

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from paceline.policy.acceptance import SourceAcceptance
-from paceline.policy.calibration import Counts, bin_of
-from paceline.policy.profile import NUM_KEPT, Borrowed, Prices, Profile
+from paceline.policy.counts import Counts, bin_of
+from paceline.policy.profile import Prices, Profile
+from paceline.policy.replay import NUM_KEPT, Borrowed
 
 FREE = Prices(0.0, 0.0)
 LIKELY = bin_of(0.96)

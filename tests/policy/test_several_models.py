@@ -157,7 +157,7 @@ def test_one_model_in_turn_is_what_it_is_alone() -> None:
     arms = [planner._arm(track, MODELS[0], MODELS[0], 6, 0.0) for _ in range(3)]
     passes = planner.passes
     alone = best_lengths(
-        [Candidate(arm.profile, arm.start_s, arm.survival) for arm in arms], 3.0, planner.verify_alone,
+        [Candidate(arm.profile, arm.start_s, arm.slots) for arm in arms], 3.0, planner.verify_alone,
         passes[MODELS[0]].seconds,
     )  # fmt: skip
     in_turn = choose_in_turn(arms, 3.0, planner.verify_alone, passes, None)

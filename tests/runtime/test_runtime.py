@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -357,5 +358,33 @@ def test_a_grammar_is_compiled_off_the_loop_and_holds() -> None:
                 (result,) = await stream.results()
                 assert outcome(result) == plain(named("", i, params=params, seed=i))
                 assert len(result.text) == 5
+
+    go(main)
+
+
+@pytest.mark.parametrize("deadline_s", [None, 0.0])
+def test_observers_hear_once_that_it_is_over_on_the_engine_thread_and_after_the_last_step(
+    deadline_s: float | None,
+) -> None:
+    class Keeper(Recorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ends: list[tuple[str, int]] = []
+
+        def on_end(self) -> None:
+            self.ends.append((threading.current_thread().name, len(self.steps)))
+
+    async def main() -> None:
+        one, keeper = engine(), Keeper()
+        one.observers.add(Recorder())  # one that does not want to hear it
+        one.observers.add(keeper)
+        runtime = Runtime(one)
+        runtime.start()
+        stream = await runtime.submit(named("r"))
+        assert [chunk async for chunk in stream]
+        assert keeper.ends == []
+        await runtime.shutdown(deadline_s)
+        await runtime.shutdown(deadline_s)
+        assert keeper.ends == [("paceline-engine", len(keeper.steps))]
 
     go(main)

@@ -5,6 +5,7 @@ mixes a draft model with suffix matches has the same name with `mixed` for `mode
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -17,6 +18,7 @@ def model_named(name: str) -> str:
     return f"{MODEL}:{name}"
 
 
+@functools.lru_cache(256)
 def is_mixed(drafter: str) -> bool:
     """Whether a drafter mixes matches with a draft model."""
     return drafter == MIXED or drafter.startswith(f"{MIXED}:")
@@ -28,6 +30,7 @@ def mixed_with(model: str) -> str | None:
     return MIXED + model.removeprefix(MODEL) if is_model else None
 
 
+@functools.lru_cache(256)
 def model_of(drafter: str) -> str | None:
     """Return the draft model that a drafter may ask; none for look-ups."""
     if drafter == SUFFIX:

@@ -71,6 +71,10 @@ class EngineSettings(BaseModel):
     calibration: Literal["auto", "always", "off"] = "auto"
     """Step costs, where a policy needs them: those of an earlier start if there are any, measured anew, or a
     guess that serving corrects."""
+    acceptance_history: bool = False
+    """Whether what the policy learns of acceptance and of the length of answers is kept for the next start
+    with the same models, in `PACELINE_CACHE/acceptance`. A server keeps it unless this says false or
+    calibration is off; elsewhere each start begins anew unless this says true."""
     decision_log: Path | None = None
     """File that the policy's decisions are appended to."""
     verification: Verification = Verification.COUPLED

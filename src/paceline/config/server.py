@@ -165,6 +165,8 @@ class ServeSettings:
         server = _mapping("server", rest.pop("server", None), "{port: 8000}")
         capture = _mapping("capture", rest.pop("capture", None), "{path: traffic.jsonl, share: 0.01}")
         vllm = _mapping("vllm", rest.pop("vllm", None), "{model: ORGANISATION/NAME}")
+        if rest.get("calibration") != "off":
+            rest.setdefault("acceptance_history", True)
         engine = _with_routes(EngineSettings(**rest))
         for name, route in engine.routes.items():
             check_route(name, route, engine)

@@ -19,6 +19,7 @@ from paceline.drafters.model import MOST_CATCH_UP, PREFILL_CHUNK, ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engine.calibration import Progress, step_costs
 from paceline.engine.engine import Engine
+from paceline.engine.history import KeptHistory, history_store
 from paceline.engine.memory import ModelRole, allocate_kv, check_weights_fit
 from paceline.engine.scheduler import SchedulerLimits
 from paceline.errors import ConfigError
@@ -104,6 +105,8 @@ def load_engine(settings: EngineSettings, on_progress: Progress = lambda share, 
         answer_sharing=settings.answer_sharing,
         policy=policy,
     )
+    if settings.acceptance_history and policy is not None:
+        engine.observers.add(KeptHistory(policy, history_store(target, drafts, settings)))
     release_free_memory()
     names = {name: draft.name for name, draft in drafts.items()}
     return LoadedEngine(engine, target.tokenizer, target.chat_template, target.name, names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from paceline.records import GenerationResult
 from paceline.step_records import StepRecord
@@ -20,6 +20,14 @@ class Observer(Protocol):
 
     def on_finish(self, result: GenerationResult) -> None:
         """Take note of one answer, however it ended."""
+
+
+@runtime_checkable
+class HearsTheEnd(Protocol):
+    """An observer that has something to do when the engine's work is over."""
+
+    def on_end(self) -> None:
+        """Do it."""
 
 
 class Observers:
@@ -45,6 +53,10 @@ class Observers:
         """Tell this one no more; unknown ones are ignored."""
         if observer in self._observers:
             self._observers.remove(observer)
+
+    def tell_end(self) -> None:
+        """Tell those who want to hear it that no step comes any more."""
+        self.tell(lambda observer: observer.on_end() if isinstance(observer, HearsTheEnd) else None)
 
     def tell_result(self, result: GenerationResult) -> None:
         """Tell all of one answer that ended."""

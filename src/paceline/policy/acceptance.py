@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.policy.calibration import UNKNOWN, Calibration, Counts, bin_of
+from paceline.policy.calibration import Calibration
+from paceline.policy.counts import EDGES, UNKNOWN, Counts, bin_of, place_of
 from paceline.policy.history import SavedCounts, SavedDraft, SavedPool, SavedSource
-from paceline.policy.profile import MAX_LENGTH, Borrowed, Replay
+from paceline.policy.replay import MAX_LENGTH, Borrowed, Replay
 from paceline.step_records import SequenceStep
 
 LEAST_OWN = 32.0
@@ -53,25 +55,27 @@ class SourceAcceptance:
 
     def observe(self, *parts: SequenceStep) -> None:
         """Learn from sequences' parts in a step: what was drawn, and what was verified of it."""
-        positions: list[int] = []
-        judged_bins: list[int] = []
+        places: list[int] = []
         outcomes: list[bool] = []
+        verified, accepted, replay = self._verified, self._accepted, self.replay
         for part in parts:
-            bins = [bin_of(c) for c in part.confidences] or [UNKNOWN] * part.num_drafted
+            bins = [bisect_right(EDGES, c) for c in part.confidences] or [UNKNOWN] * part.num_drafted
             # A look-up that found nothing counts; a draft model that is still reading the prompt does not.
-            if bins or not self.replay.has_passes:
-                self.replay.add(bins, was_cut=len(bins) >= part.draft_length)
-            num_judged = min(part.num_drafted, part.num_accepted + _was_rejected(part))
-            positions += range(num_judged)
-            judged_bins += bins[:num_judged]
-            outcomes += [True] * min(num_judged, part.num_accepted)
-            outcomes += [False] * (num_judged - part.num_accepted)
-        self.calibration.observe(positions, judged_bins, outcomes)
-        for position, outcome in zip(positions, outcomes, strict=True):
-            if position < MAX_POSITIONS:
-                self._verified[position] = self._verified[position] * 0.998 + 1
-                self._accepted[position] = self._accepted[position] * 0.998 + outcome
+            if bins or not replay.has_passes:
+                replay.add(bins, was_cut=len(bins) >= part.draft_length)
+            if not part.num_drafted:
+                continue
+            num_accepted = part.num_accepted
+            num_judged = min(part.num_drafted, num_accepted + _was_rejected(part))
+            for position, found in enumerate(bins[:num_judged]):
+                outcome = position < num_accepted
+                places.append(place_of(position, found))
+                outcomes.append(outcome)
+                if position < MAX_POSITIONS:
+                    verified[position] = verified[position] * 0.998 + 1
+                    accepted[position] = accepted[position] * 0.998 + outcome
         if outcomes:
+            self.calibration.observe_places(places, outcomes)
             self._note_fast(outcomes)
 
     def _note_fast(self, outcomes: Sequence[bool]) -> None:
@@ -116,7 +120,7 @@ class SourceAcceptance:
     @property
     def first_chance(self) -> float:
         """Chance that a first draft is accepted, over the latest drafts, those not verified included."""
-        return float(self.replay.weights() @ self.replay.chances(1)[:, 0])
+        return float(self.replay.chances(1)[0] @ self.replay.weights())
 
     def drift(self) -> tuple[float, float] | None:
         """Return (slow, fast) rates when acceptance has just left its band; once for each time it does."""

@@ -15,6 +15,7 @@ is not."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -22,19 +23,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-EDGES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995)
-"""Borders of the confidence bins."""
-UNKNOWN = len(EDGES) + 1
-"""The bin of drafts that came without a confidence."""
-NUM_BINS = UNKNOWN + 1
+from paceline.policy.counts import (
+    EDGES,
+    FIRST_PLACES,
+    LAST_PLACES,
+    MEMORY,
+    NUM_BINS,
+    NUM_GROUPS,
+    NUM_PLACES,
+    UNKNOWN,
+    Counts,
+    bin_of,
+    place_of,
+)
+
 MIDDLES = np.array([0.03, 0.075, 0.15, 0.27, 0.43, 0.57, 0.73, 0.85, 0.925, 0.965, 0.985, 0.997, 0.6])
-POSITION_GROUPS = (0, 1, 2, 3, 4, 4, 5)
-"""Group of the positions 1, 2, ...; the last is that of all further ones."""
-NUM_GROUPS = max(POSITION_GROUPS) + 1
-FADE_TOKENS = 32
 REFRESH_TOKENS = 48
-MEMORY = 2000.0
-"""Verified tokens after which a count weighs 1/e."""
 STRENGTH_OF_CONFIDENCE = 6.0
 STRENGTH_OF_POOL = 10.0
 STRENGTH_OF_BIN = 20.0
@@ -43,8 +47,6 @@ THETA_DRIFT = 0.002
 """Variance that theta gains for each verified token."""
 THETA_WIDE = 2.5
 MOST_THETA = 8.0
-RESTORED_TOKENS = 200.0
-"""Verified tokens that a history from before a restart weighs like, at most."""
 LEAST_SHIFT = 0.02
 """Changes of theta that are not worth a new table."""
 SHIFT = 2.0
@@ -54,76 +56,13 @@ SURPRISE_LIMIT = 7.0
 a row of what was likely; in steady traffic hardly once in a thousand tokens."""
 _MORE = math.exp(SHIFT)
 LEAST_P, MOST_P = 0.005, 0.995
+_NO_CHANCES: list[float | None] = [None] * NUM_PLACES
+_BY_CONFIDENCE = STRENGTH_OF_CONFIDENCE * MIDDLES
 
 
-def bin_of(confidence: float) -> int:
-    """Return the bin of a confidence."""
-    return bisect_right(EDGES, confidence)
-
-
-def group_of(position: int) -> int:
-    """Return the group of a position in a draft, counted from 0."""
-    return POSITION_GROUPS[position] if position < len(POSITION_GROUPS) else NUM_GROUPS - 1
-
-
-class Counts:
-    """Verified and accepted tokens by position group and bin, old ones fading."""
-
-    def __init__(self) -> None:
-        self._num_unfaded = 0
-        # Lists: a step adds a few tokens, which takes longer in arrays.
-        self._verified = [0.0] * (NUM_GROUPS * NUM_BINS)
-        self._accepted = [0.0] * (NUM_GROUPS * NUM_BINS)
-        self.total = 0.0
-        """Verified tokens, faded ones in part."""
-        self._total_accepted = 0.0
-
-    def add(self, places: Sequence[int], outcomes: Sequence[bool]) -> None:
-        """Count tokens, and let old counts weigh less, as so many new ones come.
-
-        Args:
-            places: position group x `NUM_BINS` + bin, of each token.
-            outcomes: whether each was accepted.
-        """
-        self._fade(len(places))
-        for place, outcome in zip(places, outcomes, strict=True):
-            self._verified[place] += 1.0
-            if outcome:
-                self._accepted[place] += 1.0
-        self.total += len(places)
-        self._total_accepted += sum(outcomes)
-
-    def _fade(self, num_tokens: int) -> None:
-        self._num_unfaded += num_tokens
-        if self._num_unfaded < FADE_TOKENS:
-            return
-        kept = math.exp(-self._num_unfaded / MEMORY)
-        self._num_unfaded = 0
-        self._verified = [count * kept for count in self._verified]
-        self._accepted = [count * kept for count in self._accepted]
-        self.total *= kept
-        self._total_accepted *= kept
-
-    def lists(self) -> tuple[list[float], list[float]]:
-        """Return (verified, accepted), row by row."""
-        return list(self._verified), list(self._accepted)
-
-    def restore(self, verified: Sequence[float], accepted: Sequence[float]) -> None:
-        """Take the counts of an earlier process over, at the weight of few tokens."""
-        scale = min(1.0, RESTORED_TOKENS / max(sum(verified), 1e-9))
-        self._verified = [count * scale for count in verified]
-        self._accepted = [min(a, n) * scale for a, n in zip(accepted, verified, strict=True)]
-        self.total, self._total_accepted = sum(self._verified), sum(self._accepted)
-
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (verified, accepted), each [position groups, bins]."""
-        shape = NUM_GROUPS, NUM_BINS
-        return np.array(self._verified).reshape(shape), np.array(self._accepted).reshape(shape)
-
-    @property
-    def rate(self) -> float | None:
-        """Accepted / verified, faded; none before the first."""
-        return self._total_accepted / self.total if self.total > 0.5 else None
+def _over_positions(counts: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.add.reduce(counts, 0)
+    return found
 
 
 class AcceptanceLevel(NamedTuple):
@@ -154,8 +93,10 @@ class Calibration:
         self._since_refresh = 0
         self._theta_of_table = 0.0
         self._log_odds = np.zeros((NUM_GROUPS, NUM_BINS))
-        self._table: list[list[float]] = []
-        self._array = np.zeros((NUM_GROUPS, NUM_BINS))
+        # Made where somebody asks for them: most steps only learn, and read few places of the table.
+        self._of_place: list[float] | None = None
+        self._chances: list[float | None] = _NO_CHANCES
+        self._array: np.ndarray | None = None
         self.refresh()
 
     def restore(
@@ -177,21 +118,22 @@ class Calibration:
 
     def refresh(self) -> None:
         """Compute the table of chances anew from all counts."""
-        pool_n, pool_h = (counts.sum(0) for counts in self._pool.arrays())
+        pool_n, pool_h = (_over_positions(counts) for counts in self._pool.arrays())
         verified, accepted = self.counts.arrays()
-        by_pool = (pool_h + STRENGTH_OF_CONFIDENCE * MIDDLES) / (pool_n + STRENGTH_OF_CONFIDENCE)
-        n, h = verified.sum(0), accepted.sum(0)
+        by_pool = (pool_h + _BY_CONFIDENCE) / (pool_n + STRENGTH_OF_CONFIDENCE)
+        n, h = _over_positions(verified), _over_positions(accepted)
         by_bin = (h + STRENGTH_OF_POOL * by_pool) / (n + STRENGTH_OF_POOL)
         by_position = (accepted + STRENGTH_OF_BIN * by_bin) / (verified + STRENGTH_OF_BIN)
-        clipped = np.clip(by_position, LEAST_P, MOST_P)
+        clipped = np.minimum(np.maximum(by_position, LEAST_P), MOST_P)
         self._log_odds = np.log(clipped / (1 - clipped))
         self._since_refresh = 0
+        self._of_place = None
         self._shift()
 
     def _shift(self) -> None:
         self._theta_of_table = self.theta
-        self._array = 1.0 / (1.0 + np.exp(-(self._log_odds + self.theta)))
-        self._table = self._array.tolist()
+        self._chances = _NO_CHANCES.copy()
+        self._array = None
 
     @property
     def level(self) -> AcceptanceLevel:
@@ -209,18 +151,36 @@ class Calibration:
         return max(self._too_low, self._too_high)
 
     @property
-    def table(self) -> list[list[float]]:
-        """Chance of acceptance [position group][bin], given that all drafts before were accepted."""
-        return self._table
-
-    @property
     def array(self) -> np.ndarray:
-        """The same as an array; to be read, not changed."""
+        """Chance of acceptance [position group, bin], given that all drafts before were accepted; to be read,
+        not changed."""
+        if self._array is None:
+            self._array = 1.0 / (1.0 + np.exp(-(self._log_odds + self._theta_of_table)))
         return self._array
+
+    def chance_at(self, place: int) -> float:
+        """Return one chance of the array, by position group x `NUM_BINS` + bin."""
+        found = self._chances[place]
+        if found is None:
+            if self._of_place is None:
+                self._of_place = self._log_odds.ravel().tolist()
+            found = 1.0 / (1.0 + math.exp(-(self._of_place[place] + self._theta_of_table)))
+            self._chances[place] = found
+        return found
+
+    def chances_of(self, confidences: Sequence[float]) -> list[float]:
+        """Return the chance of each token of a draft, given those before it."""
+        known, found = self._chances, []
+        for first, confidence in zip(itertools.chain(FIRST_PLACES, LAST_PLACES), confidences, strict=False):
+            place = first + bisect_right(EDGES, confidence)
+            chance = known[place]
+            found.append(self.chance_at(place) if chance is None else chance)
+        return found
 
     def chance(self, position: int, confidence: float | None) -> float:
         """Return the chance of one draft, given those before it; `position` counts from 0."""
-        return self._table[group_of(position)][UNKNOWN if confidence is None else bin_of(confidence)]
+        found = UNKNOWN if confidence is None else bin_of(confidence)
+        return self.chance_at(place_of(position, found))
 
     def observe(self, positions: Sequence[int], bins: Sequence[int], outcomes: Sequence[bool]) -> None:
         """Learn from verified drafts: those that were accepted, and the first that was not, of each sequence.
@@ -230,13 +190,15 @@ class Calibration:
             bins: of the confidence.
             outcomes: whether accepted.
         """
+        places = [place_of(position, found) for position, found in zip(positions, bins, strict=True)]
+        self.observe_places(places, outcomes)
+
+    def observe_places(self, places: Sequence[int], outcomes: Sequence[bool]) -> None:
+        """Do what `observe` does, of position group x `NUM_BINS` + bin of each token."""
         num = len(outcomes)
         if not num:
             return
-        table = self._table
-        groups = [group_of(position) for position in positions]
-        chances = [table[g][b] for g, b in zip(groups, bins, strict=True)]
-        places = [g * NUM_BINS + b for g, b in zip(groups, bins, strict=True)]
+        chances = [self.chance_at(place) for place in places]
         self.counts.add(places, outcomes)
         self._pool.add(places, outcomes)
         self._track(chances, outcomes)
@@ -250,15 +212,24 @@ class Calibration:
     def _track(self, chances: Sequence[float], outcomes: Sequence[bool]) -> None:
         """Move theta, and widen what it may be where residuals keep one sign."""
         gradient = information = 0.0
+        too_low, too_high, log = self._too_low, self._too_high, math.log
         for p, outcome in zip(chances, outcomes, strict=True):
-            variance = p * (1 - p)
-            residual = outcome - p
-            gradient += residual
-            information += variance
-            for_more = SHIFT * outcome - math.log(1 - p + p * _MORE)
-            for_less = -SHIFT * outcome - math.log(1 - p + p / _MORE)
-            self._too_low = max(0.0, self._too_low + for_more)
-            self._too_high = max(0.0, self._too_high + for_less)
+            q = 1.0 - p
+            information += p * q
+            # What speaks for more, and for less, than was expected.
+            too_low -= log(q + p * _MORE)
+            too_high -= log(q + p / _MORE)
+            if outcome:
+                gradient += q
+                too_low += SHIFT
+                too_high -= SHIFT
+            else:
+                gradient -= p
+            if too_low < 0.0:
+                too_low = 0.0
+            if too_high < 0.0:
+                too_high = 0.0
+        self._too_low, self._too_high = too_low, too_high
         if self._surprise > SURPRISE_LIMIT:
             self.theta_variance = max(self.theta_variance, THETA_WIDE)
             self._too_low = self._too_high = 0.0

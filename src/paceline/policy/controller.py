@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from paceline.policy.chooser import Outcome, asks_model, choose, uses_match
 from paceline.policy.counterfactual import ControlWindows
 from paceline.policy.decision_log import DecisionLog
 from paceline.policy.draft_lengths import Choice
-from paceline.policy.fixed_choices import fixed_choice, fixed_member
+from paceline.policy.fixed_choices import by_who_chooses, fixed_member, models_in
 from paceline.policy.held_plan import HeldPlan
 from paceline.policy.history import History
 from paceline.policy.interface import PLAIN, RELEASED, DraftChoice, DraftPlan, StepView
@@ -91,7 +90,9 @@ class SpeculationPolicy:
         held = self._held
         if held is None or self.control.is_open or not held.serves(view, self.step, self._versions):
             held = self._plan_anew(view)
-            self._held = None if held is None else replace(held, is_settled=held.is_like(self._held))
+            if held is not None:
+                held = held.after(self._held)
+            self._held = held
         if held is None:
             return DraftPlan([PLAIN] * len(view.sequences))
         if held.choice is not None and any(held.choice.lengths) and not view.num_prompt_rows:
@@ -192,46 +193,18 @@ class SpeculationPolicy:
             track = self._of_label[label] = self._track(self.routes.resolve(label))
         return track
 
-    def _models_in(self, view: StepView) -> list[str]:
-        """Return the draft models that sequences of a step may ask."""
-        drafters = dict.fromkeys(one.drafters for one in view.sequences)
-        return models_of(name for each in drafters for name in each) or [self._model]
-
-    def _sort(self, view: StepView) -> tuple[dict[int, DraftChoice], dict[int, Wanted]]:
-        """Return, by place, sequences with a fixed draft length and those that are to be chosen for."""
-        fixed: dict[int, DraftChoice] = {}
-        wanted: dict[int, Wanted] = {}
-        for place, one in enumerate(view.sequences):
-            asked = one.speculation.enabled
-            if asked is False or not one.drafters or one.most_drafts < 1:
-                continue
-            track = self._track_of(one.route)
-            said = track.settings.speculation
-            if said is Speculation.OFF:
-                continue
-            if asked is True or (asked == "route" and said is Speculation.ON):
-                choice = fixed_choice(one, track)
-                if choice.draft_length:
-                    fixed[place] = choice
-            else:
-                most = min(
-                    one.most_drafts, track.settings.most_drafts, one.speculation.max_draft_length or 64
-                )
-                wanted[place] = Wanted(one, track, most)
-        return fixed, wanted
-
     @property
     def _versions(self) -> tuple[int, ...]:
         return self.routes.version, self._states.version, self.acceptance.num_breaks
 
     def _plan_anew(self, view: StepView) -> HeldPlan | None:
         """Return the plan for this step; none while a control window is open."""
-        fixed, wanted = self._sort(view)
+        fixed, wanted = by_who_chooses(view, self._track_of)
         outcome, has_several = None, False
         if fixed or wanted:
             most = sum(one.most for one in wanted.values()) + sum(c.draft_length for c in fixed.values())
             gain = sum([self._track_of(one.route).settings.weight for one in view.sequences])
-            models = self._models_in(view)
+            models = models_in(view) or [self._model]
             has_several = len(models) > 1
             self._planner.begin(view, self.step, gain, len(wanted) + len(fixed), most, models)
             if self.control.is_open:
@@ -257,6 +230,7 @@ class SpeculationPolicy:
         return HeldPlan(
             self.step, self._versions, view.num_prompt_rows, tuple(view.sequences), tuple(choices), members,
             tuple(asking), None if outcome is None else outcome.choice,
+            frozenset(one.track.name for one in wanted.values() if one.track.would_draft),
         )  # fmt: skip
 
     def _choose(self, view: StepView, wanted: list[Wanted], gain: float) -> Outcome:
@@ -266,21 +240,23 @@ class SpeculationPolicy:
         return outcome
 
     def _consider_control(self, view: StepView, choice: Choice) -> None:
-        tracks = [self._track_of(one.route) for one in view.sequences]
+        labels = {one.route for one in view.sequences}
         self.control.consider(
             len(view.sequences),
             choice.plain_seconds,
             choice.speedup,
-            is_checked=all(track.is_checked for track in tracks),
+            is_checked=all(self._track_of(label).is_checked for label in labels),
         )
 
     def _answer(self, view: StepView, held: HeldPlan) -> DraftPlan:
         choices, members = held.choices, held.members
         probes: dict[int, DraftChoice] = {}
         for place, one in held.asking:
-            now = one._replace(view=view.sequences[place])
-            ask = self._prober.choice if one.track.is_paused else self._trials.choice
-            probe = ask(now, self.step)
+            track, sequence = one.track, view.sequences[place]
+            if track.is_paused and track.watcher not in (None, sequence.number):
+                continue
+            ask = self._prober.choice if track.is_paused else self._trials.choice
+            probe = ask(Wanted(sequence, track, one.most), self.step)
             if probe is not None:
                 probes[place] = probe
         if probes:

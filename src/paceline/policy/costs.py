@@ -156,6 +156,7 @@ class OnlineCurve:
         self._dense_base = curve.base(np.arange(MAX_ROWS + 1))
         self._base_list: list[float] = self._dense_base.tolist()
         self._mix = _INTERPOLATION
+        self._step = np.empty((size, size))
         self._table = self._dense_base.copy()
         self._num_valid = MAX_ROWS + 1
         self.num_observed = 0
@@ -198,6 +199,8 @@ class OnlineCurve:
         """Return what one pass takes now, an estimate."""
         if rows <= 0:
             return 0.0
+        if isinstance(rows, int) and rows <= MAX_ROWS and self._num_valid <= rows:
+            return self._at(rows) + self.extra(sequences, context)
         table = self.table(int(rows) + 2)
         low = min(int(rows), MAX_ROWS)
         if rows > MAX_ROWS:
@@ -206,6 +209,14 @@ class OnlineCurve:
             high = min(low + 1, MAX_ROWS)
             base = float(table[low] + (rows - low) * (table[high] - table[low]))
         return base + self.extra(sequences, context)
+
+    def _at(self, rows: int) -> float:
+        """Return one value of the table, which need not be made for it."""
+        state, above = self._state, _ABOVE[rows]
+        part = _PARTS[rows]
+        # The state is the speed and then the grid, so that point i of that stands at i + 1.
+        shape = (1.0 - part) * float(state[above]) + part * float(state[above + 1])
+        return self._base_list[rows] * math.exp(float(state[0]) + shape)
 
     def _calibrated_s(self, rows: int, sequences: int, context: float) -> float:
         if rows > MAX_ROWS:
@@ -227,10 +238,10 @@ class OnlineCurve:
         total = sum(calibrated)
         if total <= 0:
             return
-        design = np.zeros(len(self._state))
-        design[0] = 1.0
-        for seconds_of_one, (rows, _, _) in zip(calibrated, passes, strict=True):
-            design[1:] += self._mix[max(1, min(rows, MAX_ROWS))] * (seconds_of_one / total)
+        places = [max(1, min(rows, MAX_ROWS)) for rows, _, _ in passes]
+        # A pass over so many rows says so much of the speed and of the shape at each point of the grid.
+        shares = np.array(calibrated) / total
+        design = _DESIGN[places[0]] if len(places) == 1 else shares @ _DESIGN[places]
         self._update(design, math.log(seconds / total))
 
     def _update(self, design: np.ndarray, observed: float) -> None:
@@ -240,7 +251,7 @@ class OnlineCurve:
             covariance *= kept
             covariance += (1 - kept) * self._prior
             self._state[1:] *= kept
-        covariance[0, 0] = min(covariance[0, 0] + WALK_SD**2, self._speed_sd**2)
+        covariance[0, 0] = min(float(covariance[0, 0]) + WALK_SD**2, self._speed_sd**2)
         spread = covariance @ design
         innovation = observed - float(self._state @ design)
         self.errors.append(abs(math.expm1(-max(-20.0, min(20.0, innovation)))))
@@ -253,8 +264,8 @@ class OnlineCurve:
         seen = max(LEAST_NOISE**2, min(clipped**2, 4 * variance) - explained)
         self._noise += 0.03 * (seen - self._noise)
         gain = spread / variance
-        self._state += gain * clipped
-        covariance -= np.outer(gain, spread)
+        self._state += clipped * gain
+        covariance -= np.multiply(gain[:, None], spread, out=self._step)
         self.num_observed += 1
         self._num_valid = 0
 
@@ -262,16 +273,27 @@ class OnlineCurve:
 _LOG_GRID = np.log2(GRID)
 
 
-def _interpolation(max_rows: int) -> np.ndarray:
-    """Return the matrix [max_rows + 1, grid] that spreads values at the grid over all numbers of rows."""
+def _between(max_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return for 0 .. max_rows rows the point of the grid above, and the part of the way that lies behind the
+    one below."""
     rows = np.log2(np.maximum(np.arange(max_rows + 1), 1))
-    matrix = np.zeros((max_rows + 1, len(GRID)))
     high = np.clip(np.searchsorted(_LOG_GRID, rows), 1, len(GRID) - 1)
-    part = np.clip((rows - _LOG_GRID[high - 1]) / (_LOG_GRID[high] - _LOG_GRID[high - 1]), 0.0, 1.0)
-    index = np.arange(max_rows + 1)
+    part = (rows - _LOG_GRID[high - 1]) / (_LOG_GRID[high] - _LOG_GRID[high - 1])
+    return high, np.clip(part, 0.0, 1.0)
+
+
+def _interpolation(high: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Return the matrix [rows, grid] that spreads values at the grid over all numbers of rows."""
+    matrix = np.zeros((len(high), len(GRID)))
+    index = np.arange(len(high))
     matrix[index, high - 1] = 1 - part
     matrix[index, high] += part
     return matrix
 
 
-_INTERPOLATION = _interpolation(MAX_ROWS)
+_HIGH, _PART = _between(MAX_ROWS)
+_ABOVE: list[int] = _HIGH.tolist()
+_PARTS: list[float] = _PART.tolist()
+_INTERPOLATION = _interpolation(_HIGH, _PART)
+_DESIGN = np.hstack((np.ones((MAX_ROWS + 1, 1)), _INTERPOLATION))
+"""[MAX_ROWS + 1, 1 + grid]: what a pass over so many rows says of the speed and of the shape."""

@@ -31,8 +31,8 @@ class Candidate(NamedTuple):
     """Its expected draft, already cut at the most that is of use."""
     start_s: float = 0.0
     """Seconds before it can draft at all, spread over the steps that it has left."""
-    survival: np.ndarray | None = None
-    """What its slots are put in order by (`survival_of`), where that is known already."""
+    slots: np.ndarray | None = None
+    """Its slots (`slots_of`), where they are made already."""
 
 
 class Choice(NamedTuple):
@@ -82,39 +82,68 @@ def best_lengths(
     sizes = [len(candidate.profile.gain) for candidate in candidates]
     if not any(sizes):
         return plain
-    sequence = np.repeat(np.arange(len(sizes)), sizes)
-    depth = np.concatenate([_COUNT[:size] for size in sizes])
-    parts = [candidate.profile for candidate in candidates if len(candidate.profile.gain)]
-    gain = np.concatenate([part.gain for part in parts])
-    rows = np.concatenate([part.rows for part in parts])
-    active = np.concatenate([part.active for part in parts])
-    # Within a sequence a slot never stands before the one that it builds on.
-    survival = np.concatenate(
-        [
-            survival_of(one.profile) if one.survival is None else one.survival
-            for one in candidates
-            if len(one.profile.gain)
-        ]
-    )
-    starts = np.array([candidate.start_s for candidate in candidates])
-    slots = _Slots(sequence, depth, gain, rows, active, starts)
-    orders = [np.lexsort((sequence, depth, -survival))]
-    if len(sizes) > 1 and active.any():
+    parts = [slots_of(one.profile) if one.slots is None else one.slots for one in candidates]
+    starts = [one.start_s for one in candidates]
+    slots = _Slots.of(parts, sizes, np.array(starts) if any(starts) else None)
+    found = [_best_prefix(slots, slots.by_survival(), plain, verify, draft, price)]
+    if len(sizes) > 1 and slots.has_passes:
         # A draft pass is shared, so it may be better to go less deep with all: by depth is tried as well.
-        orders.append(np.lexsort((sequence, -survival, depth)))
-    found = [_best_prefix(slots, order, plain, verify, draft, price) for order in orders]
+        found.append(_best_prefix(slots, slots.by_depth(), plain, verify, draft, price))
     return max(found, key=lambda one: one.worth).choice
 
 
-class _Slots(NamedTuple):
-    """One entry for each slot, but for `starts`, which has one for each candidate."""
+SURVIVAL, GAIN, ROWS, ACTIVE = range(4)
 
-    sequence: np.ndarray
-    depth: np.ndarray
-    gain: np.ndarray
-    rows: np.ndarray
-    active: np.ndarray
-    starts: np.ndarray
+
+def slots_of(profile: Profile) -> np.ndarray:
+    """Return survival, gain, rows and active of the slots of one sequence [4, length].
+
+    Survival is the mean of the rows at each position, and never more than at the one before, so that a slot
+    never stands before the one that it builds on."""
+    gain, rows, active = profile
+    return np.array((np.minimum.accumulate(gain / np.maximum(rows, 1e-9)), gain, rows, active))
+
+
+class _Slots(NamedTuple):
+    """All slots, depth by depth: slot i is the one of sequence i % num_sequences at depth i //
+    num_sequences."""
+
+    values: np.ndarray
+    """Survival, gain, rows and active [4, slots]. A sequence that goes less deep than others has slots of
+    survival -1 in their place, which are worth nothing."""
+    num_sequences: int
+    is_there: np.ndarray | None
+    """[slots]; none where all are."""
+    starts: np.ndarray | None
+    """Seconds before a sequence can draft [sequences]; none where there are none."""
+    has_passes: bool
+
+    @classmethod
+    def of(cls, parts: Sequence[np.ndarray], sizes: Sequence[int], starts: np.ndarray | None) -> _Slots:
+        num, depths = len(sizes), max(sizes)
+        is_there = None
+        if min(sizes) == depths:
+            block = np.concatenate(parts).reshape(num, 4, depths)
+        else:
+            block = np.zeros((num, 4, depths))
+            block[:, SURVIVAL] = -1.0
+            for place, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+                block[place, :, :size] = part
+        values = block.transpose(1, 2, 0).reshape(4, depths * num)
+        if min(sizes) != depths:
+            is_there = values[SURVIVAL] >= 0
+        return cls(values, num, is_there, starts, bool(values[ACTIVE].any()))
+
+    def by_survival(self) -> np.ndarray:
+        """Return the order of survival; of equals the less deep comes first."""
+        return (-self.values[SURVIVAL]).argsort(kind="stable")
+
+    def by_depth(self) -> np.ndarray:
+        """Return the order of depth, and of survival within each."""
+        survival = self.values[SURVIVAL].reshape(-1, self.num_sequences)
+        order = (-survival).argsort(axis=1, kind="stable")
+        order += np.arange(0, survival.size, self.num_sequences)[:, None]
+        return order.ravel()
 
 
 class _Found(NamedTuple):
@@ -131,21 +160,27 @@ def _best_prefix(
     price: float | None,
 ) -> _Found:
     """Return the best prefix of one order of slots, the empty one included."""
-    depth, sequence = slots.depth[order], slots.sequence[order]
-    gained = plain.gain + np.cumsum(slots.gain[order])
-    num_rows = np.cumsum(slots.rows[order])
-    seconds = _at(verify, num_rows) + _draft_seconds(slots.active[order], depth, draft)
-    if slots.starts.any():
-        seconds = seconds + np.cumsum(np.where(depth == 0, slots.starts[sequence], 0.0))
+    values = slots.values[:, order]
+    gained, num_rows = np.add.accumulate(values[GAIN : ROWS + 1], 1)
+    gained += plain.gain
+    seconds = np.interp(num_rows, _COUNT[: len(verify)], verify)
+    if slots.has_passes:
+        seconds += _draft_seconds(values[ACTIVE], order // slots.num_sequences, draft)
+    if slots.starts is not None:
+        is_first = order < slots.num_sequences
+        seconds += np.add.accumulate(np.where(is_first, slots.starts[order % slots.num_sequences], 0.0))
     worth = gained / seconds if price is None else gained - price * seconds
     nothing = plain.price if price is None else plain.gain - price * plain.seconds
     best = int(worth.argmax())
     if worth[best] <= nothing:
         return _Found(nothing, plain)
+    chosen = order[: best + 1]
+    if slots.is_there is not None:
+        chosen = chosen[slots.is_there[chosen]]
     return _Found(
         float(worth[best]),
         Choice(
-            np.bincount(sequence[: best + 1], minlength=len(slots.starts)).tolist(),
+            np.bincount(chosen % slots.num_sequences, minlength=slots.num_sequences).tolist(),
             float(gained[best]),
             float(seconds[best]),
             plain.gain,
@@ -156,30 +191,16 @@ def _best_prefix(
     )
 
 
-def survival_of(profile: Profile) -> np.ndarray:
-    """Return the mean survival of the rows at each position; never more than at the one before."""
-    found: np.ndarray = np.minimum.accumulate(profile.gain / np.maximum(profile.rows, 1e-9))
-    return found
-
-
-_COUNT = np.arange(64)
-
-
-def _at(table: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Return a table's values between its entries [like where]; beyond its end, the last one."""
-    low = np.minimum(where.astype(np.int64), len(table) - 1)
-    high = np.minimum(low + 1, len(table) - 1)
-    found: np.ndarray = table[low] + (where - low) * (table[high] - table[low])
-    return found
+_COUNT = np.arange(1 << 16, dtype=np.float64)
 
 
 def _draft_seconds(active: np.ndarray, depth: np.ndarray, draft: np.ndarray) -> np.ndarray:
     """Return the seconds of all draft passes at each prefix [slots], given who takes part in each slot's
     pass."""
-    num_depths = int(depth.max()) + 1
-    members = np.zeros((len(active), num_depths))
+    members = np.zeros((len(active), int(depth.max()) + 1))
     members[np.arange(len(active)), depth] = active
-    found: np.ndarray = _at(draft, np.cumsum(members, axis=0)).sum(axis=1)
+    np.add.accumulate(members, 0, out=members)
+    found: np.ndarray = np.interp(members, _COUNT[: len(draft)], draft).sum(axis=1)
     return found
 
 

@@ -6,15 +6,20 @@ the search, which costs more than all the rest, is made anew only then."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.policy.draft_lengths import Choice
 from paceline.policy.interface import DraftChoice, SequenceView, StepView
 from paceline.policy.rule import Member
 from paceline.policy.step_planner import Wanted
 
-HELD_STEPS = 4
-"""Steps for which a plan serves at most; for a single one as long as plans still change from step to step."""
+HELD_STEPS = (1, 4, 8, 16)
+"""Steps for which a plan serves: a single one as long as plans still change from step to step, and more the
+oftener it was found anew."""
+LEAST_LONG = 4
+"""Steps for which a plan may serve however few sequences there are; with more, as many as there are."""
+CHANGE = 0.25
+"""Part of a draft length, if more than one draft, by which another is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +41,40 @@ class HeldPlan:
     in every step."""
     choice: Choice | None
     """What the search found; none if nobody was chosen for."""
-    is_settled: bool = False
-    """Whether the plan before it gave the same sequences the same lengths."""
+    wishing: frozenset[str] = frozenset()
+    """Routes that would draft, those that are paused included."""
+    num_alike: int = 0
+    """Plans before it, one after the other, that gave the same sequences about the same lengths."""
 
-    def is_like(self, other: HeldPlan | None) -> bool:
-        """Whether another plan has the same lengths and drafters for the same sequences."""
+    def after(self, other: HeldPlan | None) -> HeldPlan:
+        """Return this plan as the one that follows another."""
+        if other is None or not self._is_like(other):
+            return self
+        return replace(self, num_alike=min(other.num_alike + 1, len(HELD_STEPS) - 1))
+
+    def _is_like(self, other: HeldPlan) -> bool:
+        """Whether another plan has the same drafters and about the same lengths for the same sequences.
+
+        About, since the rule of each step ends drafts by their tokens, whatever length they may have."""
         return (
-            other is not None
-            and [one[:2] for one in self.choices] == [one[:2] for one in other.choices]
+            self.wishing == other.wishing
             and [one.number for one in self.sequences] == [one.number for one in other.sequences]
+            and all(
+                now.drafter == then.drafter and _is_near(now.draft_length, then.draft_length)
+                for now, then in zip(self.choices, other.choices, strict=True)
+            )
         )
+
+    @property
+    def _num_steps(self) -> int:
+        """Steps that it serves for. With few sequences a search takes no time worth saving, and a single
+        stream would lose a per cent or two by what its plan does not know yet."""
+        return min(HELD_STEPS[self.num_alike], max(LEAST_LONG, len(self.sequences)))
 
     def serves(self, view: StepView, step: int, versions: tuple[int, ...]) -> bool:
         """Whether nothing that counts is different in this step."""
         if (
-            step - self.step >= (HELD_STEPS if self.is_settled else 1)
+            step - self.step >= self._num_steps
             or versions != self.versions
             or view.num_prompt_rows != self.num_prompt_rows
             or len(view.sequences) != len(self.sequences)
@@ -65,3 +89,8 @@ class HeldPlan:
             ):
                 return False
         return True
+
+
+def _is_near(length: int, other: int) -> bool:
+    most = max(length, other)
+    return (length == 0) == (other == 0) and abs(length - other) <= max(1.0, CHANGE * most)

@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paceline.errors import ConfigError
-from paceline.policy.calibration import MOST_THETA, NUM_BINS, NUM_GROUPS, THETA_WIDE, UNKNOWN
+from paceline.policy.calibration import MOST_THETA, THETA_WIDE
+from paceline.policy.counts import NUM_PLACES, UNKNOWN
 from paceline.policy.output_lengths import NUM_KEPT as NUM_LENGTHS
-from paceline.policy.profile import MAX_LENGTH, NUM_BORROWED, NUM_KEPT
+from paceline.policy.replay import MAX_LENGTH, NUM_BORROWED, NUM_KEPT
 from paceline.policy.states import PauseReason
 from paceline.records import Verification
 
 SCHEMA = 1
-NUM_PLACES = NUM_GROUPS * NUM_BINS
 MOST_ROUTES = 4096
 LASTING = (PauseReason.ACCEPTANCE, PauseReason.SHORT_OUTPUTS)
 """Reasons to pause that lie in the traffic; load and memory are of the moment."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.config.drafter_names import SUFFIX, is_mixed, model_of
@@ -11,6 +11,7 @@ from paceline.policy.counterfactual import ControlWindows
 from paceline.policy.probing import Prober
 from paceline.policy.rule import StepRule
 from paceline.policy.step_costs import StepCosts
+from paceline.policy.tally import Tally, tally_of
 from paceline.policy.tracks import RouteTrack
 from paceline.records import FinishReason, GenerationResult
 from paceline.step_records import SequenceStep, StepRecord
@@ -29,22 +30,22 @@ class ServedTotals:
     more."""
     num_steps: int = 0
 
-    def add(self, record: StepRecord, costs: StepCosts) -> None:
-        """Count one step."""
-        decoding = [part for part in record.sequences if part.is_decoding]
-        prompt_rows = sum(part.num_tokens for part in record.sequences if not part.is_decoding)
-        context = float(sum(part.num_context_tokens for part in decoding))
+    def add(self, tally: Tally, duration_s: float, plain_s: float, with_prompts_s: float) -> None:
+        """Count one step.
+
+        Args:
+            tally: its sums.
+            duration_s: what it took.
+            plain_s: what its decoding sequences would have taken without drafts, an estimate.
+            with_prompts_s: the same with the prompts beside them.
+        """
         self.num_steps += 1
-        self.seconds += record.duration_s
-        if not decoding:  # prompts alone take what they take
-            self.plain_seconds += record.duration_s
+        self.seconds += duration_s
+        if not tally.num_decoding or not tally.has_draft_work:  # takes what it takes
+            self.plain_seconds += duration_s
             return
-        batch, num_tokens = len(decoding), sum(part.num_new_tokens for part in decoding)
-        more = max(0, num_tokens - batch) / batch
-        plain_s = costs.plain_s(batch, context)
-        with_prompts = costs.plain_s(batch, context, prompt_rows) if prompt_rows else plain_s
-        is_plain = not any(part.num_drafted for part in decoding) and record.draft_s <= 0
-        self.plain_seconds += record.duration_s if is_plain else with_prompts + more * plain_s
+        more = max(0, tally.num_tokens - tally.num_decoding) / tally.num_decoding
+        self.plain_seconds += with_prompts_s + more * plain_s
 
     def copy(self) -> ServedTotals:
         """Return the sums as they are now."""
@@ -79,33 +80,38 @@ class Learner:
             Routes whose acceptance has just left its band, with its slow and its fast mean.
         """
         self._num_steps += 1
-        self._costs.observe(record, self._model)
-        routes: dict[str, list[int]] = {}
-        drafted: dict[tuple[str, str], list[SequenceStep]] = {}
-        tracks: dict[str, RouteTrack] = {}
-        for part in record.sequences:
-            track = self._track_of(part.route)
-            tracks[track.name] = track
-            if not part.is_decoding:
-                continue
-            counts = routes.setdefault(track.name, [0, 0])
-            counts[0] += 1
-            counts[1] += part.num_new_tokens
-            track.count_draft(part.num_drafted)
-            if part.draft_length:
-                drafted.setdefault((track.name, self._source(part, track, rule)), []).append(part)
-            elif part.scored:
-                self._acceptance.of(track.name, _scorer(part, self._model)).observe_scored(part.scored)
-        for (name, source), parts in drafted.items():
-            self._acceptance.of(name, source).observe(*parts)
-        self.totals.add(record, self._costs)
-        self._settle_probes(record, rule, prober)
-        for track in tracks.values():
-            track.ledger.earn(record.duration_s / len(tracks))
-        if routes:
-            self._compare(record, {name: (n, tokens) for name, (n, tokens) in routes.items()}, tracks)
+        costs, acceptance, duration_s = self._costs, self._acceptance, record.duration_s
+        tally = tally_of(record, self._track_of)
+        if record.sequences:
+            costs.observe_sums(
+                record, self._model, rows=tally.num_rows, context=tally.context + tally.prompt_context,
+                num_asked=tally.num_asked, has_prompts=tally.has_prompts,
+            )  # fmt: skip
+        for share in tally.shares:
+            name = share.track.name
+            drafted: dict[str, list[SequenceStep]] = {}
+            for part in share.drafting:
+                drafted.setdefault(self._source(part, share.track, rule), []).append(part)
+            for source, parts in drafted.items():
+                acceptance.of(name, source).observe(*parts)
+            for part in share.scored:
+                acceptance.of(name, _scorer(part, self._model)).observe_scored(part.scored)
+        batch, context = tally.num_decoding, float(tally.context)
+        plain_s = with_prompts_s = 0.0
+        if batch:
+            plain_s = with_prompts_s = costs.plain_s(batch, context)
+            if tally.num_prompt_rows:
+                with_prompts_s = costs.plain_s(batch, context, tally.num_prompt_rows)
+        self.totals.add(tally, duration_s, plain_s, with_prompts_s)
+        if prober.probed:
+            self._settle_probes(record, tally, plain_s, prober)
+        for share in tally.shares:
+            share.track.ledger.earn(duration_s / len(tally.shares))
+        if batch:
+            self._compare(tally, duration_s, plain_s)
+        tracks = [share.track for share in tally.shares]
         if self._num_steps % FADE_STEPS == 0:
-            for track in tracks.values():
+            for track in tracks:
                 track.fade()
         return self._drifts(tracks) if self._num_steps % DRIFT_STEPS == 0 else []
 
@@ -127,52 +133,45 @@ class Learner:
                 self._acceptance.of(track.name, SUFFIX).replay.add(bins, was_cut=was_cut)
         return source
 
-    def _settle_probes(self, record: StepRecord, rule: StepRule | None, prober: Prober) -> None:
+    def _settle_probes(self, record: StepRecord, tally: Tally, plain_s: float, prober: Prober) -> None:
         """Charge routes with what their probes lost: in time as measured if nobody else drafted, else as
         expected."""
         probes = [part for part in record.sequences if part.number in prober.probed]
-        if not probes:
-            return
-        decoding = [part for part in record.sequences if part.is_decoding]
-        context = float(sum(part.num_context_tokens for part in decoding))
-        plain_s = self._costs.plain_s(len(decoding), context)
-        has_others = any(part.draft_length and part.number not in prober.probed for part in decoding)
-        has_prompts = len(decoding) < len(record.sequences)
+        num_drafting = sum(len(share.drafting) for share in tally.shares)
+        has_others = num_drafting > sum(part.draft_length > 0 for part in probes)
         for part in probes:
-            if has_others or has_prompts:
+            if has_others or tally.has_prompts:
                 cost_s = prober.cost_s(part.drafter or self._model, max(1, len(part.scored)))
             else:
                 cost_s = (record.duration_s - plain_s) / len(probes)
-            gained_s = part.num_accepted * plain_s / max(1, len(decoding))
+            gained_s = part.num_accepted * plain_s / max(1, tally.num_decoding)
             track = prober.probed[part.number]
             track.ledger.spend(cost_s - gained_s)
             source = self._acceptance.of(track.name, part.source or _scorer(part, self._model))
             prober.adapt(track, is_promising=source.calibration.is_promising)
 
-    def _compare(
-        self, record: StepRecord, routes: dict[str, tuple[int, int]], tracks: dict[str, RouteTrack]
-    ) -> None:
-        decoding = [part for part in record.sequences if part.is_decoding]
-        has_prompts = len(decoding) < len(record.sequences)
-        batch = len(decoding)
-        if not has_prompts:
-            context = float(sum(part.num_context_tokens for part in decoding))
-            plain_s = self._costs.plain_s(batch, context)
-            for name, (num_sequences, num_tokens) in routes.items():
-                tracks[name].comparison.add_step(num_tokens, num_sequences, record.duration_s, plain_s)
-        is_plain = not any(part.draft_length or part.scored for part in decoding)
+    def _compare(self, tally: Tally, duration_s: float, plain_s: float) -> None:
+        decoding = [share for share in tally.shares if share.num_sequences]
+        if not tally.has_prompts:
+            for share in decoding:
+                share.track.comparison.add_step(share.num_tokens, share.num_sequences, duration_s, plain_s)
         found = self._control.add_step(
-            batch, record.duration_s, routes, is_plain=is_plain, has_prompts=has_prompts
+            tally.num_decoding,
+            duration_s,
+            {share.track.name: (share.num_sequences, share.num_tokens) for share in decoding},
+            is_plain=not tally.is_asking,
+            has_prompts=tally.has_prompts,
         )
+        tracks = {share.track.name: share.track for share in decoding} if found else {}
         for name, ratio in found.items():
             if name in tracks:
                 tracks[name].comparison.add_window(ratio)
                 tracks[name].is_checked = tracks[name].comparison.figure().is_checked
 
-    def _drifts(self, tracks: dict[str, RouteTrack]) -> list[tuple[RouteTrack, float, float]]:
+    def _drifts(self, tracks: Sequence[RouteTrack]) -> list[tuple[RouteTrack, float, float]]:
         return [
             (track, *drift)
-            for track in tracks.values()
+            for track in tracks
             for source in self._acceptance.known(track.name)
             if (drift := source.drift()) is not None
         ]

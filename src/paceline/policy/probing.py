@@ -9,9 +9,10 @@ probes lose is charged to the route's ledger, which allows only so much."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
-from paceline.config.drafter_names import SUFFIX, model_of, with_mixed
+from paceline.config.drafter_names import SUFFIX, model_of, models_of, with_mixed
 from paceline.policy.acceptance import LEAST_OWN, Acceptance
 from paceline.policy.interface import DraftChoice, StepView
 from paceline.policy.states import PauseReason
@@ -30,6 +31,16 @@ NEWLY_STARTED = 4
 """Tokens of an answer up to which its request counts as newly started."""
 
 
+@functools.lru_cache(1024)
+def _who_is_there(
+    allowed: tuple[str, ...], asked: str | None, here: tuple[str, ...]
+) -> tuple[tuple[str, ...], bool]:
+    """Return what a sequence could ask that runs a draft model, and whether it could look up."""
+    names = with_mixed(allowed) if asked is None else (asked,)
+    found = [name for name in names if name in here]
+    return tuple(name for name in found if name != SUFFIX), SUFFIX in found
+
+
 class Prober:
     """Picks who watches and when to look."""
 
@@ -39,6 +50,8 @@ class Prober:
         self.probed: dict[int, RouteTrack] = {}
         """Sequences that draft for a probe in this step."""
         self._questions: dict[str, bool] = {}
+        self._first_models: dict[str, str | None] = {}
+        """The first draft model that a route may ask, none if it only looks up."""
 
     def begin(self, view: StepView, tracks: Iterable[RouteTrack]) -> None:
         """Forget the last step's probes, and watchers that are gone, however they went."""
@@ -47,6 +60,7 @@ class Prober:
             if track.watcher is not None and all(one.number != track.watcher for one in view.sequences):
                 track.watcher = None
         self._questions.clear()
+        self._first_models.clear()
 
     def choice(self, one: Wanted, step: int) -> DraftChoice | None:
         """Return what a sequence of a paused route does in this step; none if it has nothing to do with
@@ -59,7 +73,7 @@ class Prober:
             is_in_question = self._questions[track.name] = self._is_in_question(track)
         if not is_in_question:
             return None
-        if track.watcher is None and self._can_watch(one):
+        if track.watcher is None and not self._is_too_old(one) and self._can_watch(one):
             track.watcher = view.number
         if track.watcher != view.number:
             return None
@@ -99,19 +113,33 @@ class Prober:
             return self._costs.lookup_s
         return self._costs.draft(name).seconds(1) + self._costs.catch_up_s(name, max(0, num_missing - 1))
 
+    def _is_too_old(self, one: Wanted) -> bool:
+        """Whether it is plain at a glance that a draft model would have to read too much of a sequence.
+
+        So it is of nearly all, in every step in which nobody watches."""
+        view, track = one.view, one.track
+        if (
+            view.num_output_tokens <= NEWLY_STARTED
+            or view.holds_drafts
+            or view.num_draft_missing <= CATCH_UP_FREE
+        ):
+            return False
+        if track.name not in self._first_models:
+            self._first_models[track.name] = next(iter(models_of(track.settings.drafters)), None)
+        return view.speculation.drafter is None and self._first_models[track.name] in view.drafters
+
     def _can_watch(self, one: Wanted) -> bool:
         view, track = one.view, one.track
-        remaining = min(track.lengths.remaining(view.num_output_tokens), float(view.most_drafts))
-        if remaining < LEAST_REMAINING:
-            return False
         drafter = self._drafter(one, 0)
         if drafter is None:
             return False
         num_missing = self._num_missing(one, drafter)
-        if drafter == SUFFIX or num_missing <= CATCH_UP_FREE or view.holds_drafts:
-            return True
-        is_new = view.num_output_tokens <= NEWLY_STARTED
-        return is_new and track.ledger.can_spend(self.cost_s(drafter, num_missing))
+        if not (drafter == SUFFIX or num_missing <= CATCH_UP_FREE or view.holds_drafts):
+            is_new = view.num_output_tokens <= NEWLY_STARTED
+            if not (is_new and track.ledger.can_spend(self.cost_s(drafter, num_missing))):
+                return False
+        remaining = min(track.lengths.remaining(view.num_output_tokens), float(view.most_drafts))
+        return remaining >= LEAST_REMAINING
 
     @staticmethod
     def _num_missing(one: Wanted, drafter: str) -> int:
@@ -120,17 +148,13 @@ class Prober:
     def _drafter(self, one: Wanted, turn: int) -> str | None:
         """Return who is asked: the draft model that holds the sequence, or else the one that is known
         least."""
-        names = with_mixed(one.track.settings.drafters)
-        if one.view.speculation.drafter is not None:
-            names = (one.view.speculation.drafter,)
-        here = [name for name in names if name in one.view.drafters]
-        models = [name for name in here if name != SUFFIX]
-        if len(models) > 1:
-            held_by, track = one.view.held_by, one.track
-            models.sort(key=lambda name: (model_of(name) != held_by, self._num_known(track, name)))
-        if SUFFIX in here and models and turn % 2:
-            return SUFFIX
-        return next(iter([*models, *here]), None)
+        view, track = one.view, one.track
+        models, has_suffix = _who_is_there(track.settings.drafters, view.speculation.drafter, view.drafters)
+        if not models or (has_suffix and turn % 2):
+            return SUFFIX if has_suffix else None
+        if len(models) == 1:
+            return models[0]
+        return min(models, key=lambda name: (model_of(name) != view.held_by, self._num_known(track, name)))
 
     def _num_known(self, track: RouteTrack, drafter: str) -> float:
         return self._acceptance.of(track.name, model_of(drafter) or drafter).calibration.counts.total

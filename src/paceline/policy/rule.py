@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.policy.calibration import bin_of, group_of
+from paceline.policy.counts import bin_of, place_of
 from paceline.policy.draft_lengths import worthwhile_prefix
-from paceline.policy.profile import Prices, Replay
+from paceline.policy.profile import Prices
+from paceline.policy.replay import Replay
 
 
 class Member(NamedTuple):
@@ -70,8 +71,8 @@ class StepRule:
                 continue
             depth = self._depth.get(number, 0)
             found = bin_of(confidence)
-            survival = (
-                self._survival.get(number, 1.0) * member.model.calibration.table[group_of(depth)][found]
+            survival = self._survival.get(number, 1.0) * member.model.calibration.chance_at(
+                place_of(depth, found)
             )
             self._survival[number], self._depth[number] = survival, depth + 1
             if depth + 1 >= member.most:
@@ -99,18 +100,17 @@ class StepRule:
         member = self._members.get(number)
         if member is None or member.suffix is None or not confidences:
             return False
-        table = member.suffix.calibration.table
-        bins = [bin_of(confidence) for confidence in confidences[: member.most]]
+        confidences = confidences[: member.most]
         survival, value = 1.0, 0.0
-        for depth, found in enumerate(bins):
-            survival *= table[group_of(depth)][found]
+        for chance in member.suffix.calibration.chances_of(confidences):
+            survival *= chance
             net = member.weight * survival - self._prices.row
             if net <= 0:
                 break
             value += net
         is_preferred = value > max(0.0, member.model_value)
         if not is_preferred:
-            self.passed_over[number] = bins
+            self.passed_over[number] = [bin_of(confidence) for confidence in confidences]
         return is_preferred
 
     def lengths(self, proposals: Sequence[tuple[int, str, Sequence[float], bool]]) -> list[int]:
@@ -125,11 +125,10 @@ class StepRule:
                 kept[place] = len(confidences)
                 num_fixed += kept[place]
                 continue
-            table = replay.calibration.table
-            survival = member.weight
-            for depth, confidence in enumerate(confidences[: member.most]):
-                survival *= table[group_of(depth)][bin_of(confidence)]
-                ranked.append((-survival, depth, place))
+            survival = -member.weight
+            for depth, chance in enumerate(replay.calibration.chances_of(confidences[: member.most])):
+                survival *= chance
+                ranked.append((survival, depth, place))
         ranked.sort()
         num = worthwhile_prefix([-one[0] for one in ranked], self._verify[num_fixed:], self._price)
         for _, _, place in ranked[:num]:

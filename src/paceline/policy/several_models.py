@@ -33,8 +33,8 @@ class Arm(NamedTuple):
     """Expected tokens, times their weight."""
     riding_value: float
     """Its value where the draft passes are made for others in any case."""
-    survival: np.ndarray
-    """What its slots are put in order by."""
+    slots: np.ndarray
+    """Its slots, as the search takes them."""
     is_too_late: bool = False
     """Whether the draft model would have to read a long text first, and that is not worth it any more."""
 
@@ -70,7 +70,7 @@ def choose_in_turn(
     nothing = np.zeros(2)
 
     def best(model: str | None, gain: float, table: np.ndarray) -> Choice:
-        candidates = [Candidate(a.profile, a.start_s, a.survival) for a in (arms[p] for p in groups[model])]
+        candidates = [Candidate(a.profile, a.start_s, a.slots) for a in (arms[p] for p in groups[model])]
         seconds = nothing if model is None else passes[model].seconds
         return best_lengths(candidates, gain, table, seconds, price)
 

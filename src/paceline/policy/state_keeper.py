@@ -52,7 +52,10 @@ class StateKeeper:
 
     def look_at_memory(self, view: StepView, tracks: Iterable[RouteTrack], step: int) -> None:
         """Pause or resume a route for the sake of KV memory."""
-        self._memory.look(view)
+        memory = self._memory
+        memory.look(view)
+        if not (memory.may_pause(step) or memory.may_resume(step)):
+            return
         auto = [track for track in tracks if track.settings.speculation is Speculation.AUTO]
         if (track := self._memory.to_pause(auto, step)) is not None:
             self._pause(track, view, step, PauseReason.MEMORY)
@@ -69,11 +72,12 @@ class StateKeeper:
             track.speedup = wish.speedup
             if wish.arm is not None:
                 track.source = wish.arm.model or SUFFIX
-            # A wish stands for all steps since it was asked for last.
+            # What was wished last stands for the steps until now, in which nobody asked.
             num_steps = step - track.asked_at_step
-            for _ in range(num_steps if num_steps < SHADOW_STEPS + HELD_STEPS else 1):
-                note_wish(track, wish.would_draft, is_short=wish.is_short)
-            track.asked_at_step = step
+            for _ in range(num_steps - 1 if num_steps < SHADOW_STEPS + HELD_STEPS[-1] else 0):
+                note_wish(track, track.would_draft, is_short=track.is_short)
+            track.would_draft, track.is_short, track.asked_at_step = wish.would_draft, wish.is_short, step
+            note_wish(track, wish.would_draft, is_short=wish.is_short)
             if wants_pause(track, step):
                 self._pause(track, view, step, self._why(track, view))
             elif wants_resume(track, step):

@@ -156,11 +156,38 @@ class StepCosts:
         parts = record.sequences
         if not parts:
             return
-        rows = record.num_rows
-        context = _rounded(sum(part.num_context_tokens for part in parts))
-        has_prompt = any(not part.is_decoding for part in parts)
-        if not has_prompt:
-            predicted = self.target.seconds(rows, len(parts), context) + self._overhead.at(rows)
+        self.observe_sums(
+            record,
+            draft_name,
+            rows=record.num_rows,
+            context=sum(part.num_context_tokens for part in parts),
+            num_asked=sum(part.draft_length > 0 for part in parts),
+            has_prompts=any(not part.is_decoding for part in parts),
+        )
+
+    def observe_sums(
+        self,
+        record: StepRecord,
+        draft_name: str,
+        *,
+        rows: int,
+        context: float,
+        num_asked: int,
+        has_prompts: bool,
+    ) -> None:
+        """Do what `observe` does, for a step of some sequences whose sums are known.
+
+        Args:
+            record: the step.
+            draft_name: what the only draft model is called.
+            rows: of the target's pass.
+            context: positions before them, of all sequences.
+            num_asked: sequences that were to draft.
+            has_prompts: whether prompts took part.
+        """
+        num, context = len(record.sequences), _rounded(context)
+        if not has_prompts:
+            predicted = self.target.seconds(rows, num, context) + self._overhead.at(rows)
             for passes in record.passes_by_model(draft_name):
                 curve = self.draft(passes.model)
                 predicted += sum([curve.seconds(n) for n in passes.rows])
@@ -168,7 +195,7 @@ class StepCosts:
                 self.errors.append(abs(predicted / record.duration_s - 1))
                 del self.errors[:-512]
             self._overhead.observe(rows, record.plan_s + record.commit_s)
-        self.target.observe([(rows, len(parts), context)], record.verify_s)
+        self.target.observe([(rows, num, context)], record.verify_s)
         if self.is_guess:
             # Of a machine that is not known, the draft model's speed is told first by the target's.
             for curve in self.drafts.values():
@@ -176,11 +203,9 @@ class StepCosts:
         if record.draft_rows:
             for passes in record.passes_by_model(draft_name):
                 self.draft(passes.model).observe([(n, 1, 0.0) for n in passes.rows], passes.seconds)
-        elif record.draft_s > 0:
-            asked = sum(part.draft_length > 0 for part in parts)
-            if asked:
-                each = min(record.draft_s / asked, 10 * self.lookup_s)
-                self.lookup_s += 0.05 * (each - self.lookup_s)
+        elif record.draft_s > 0 and num_asked:
+            each = min(record.draft_s / num_asked, 10 * self.lookup_s)
+            self.lookup_s += 0.05 * (each - self.lookup_s)
 
     @property
     def median_error(self) -> float | None:

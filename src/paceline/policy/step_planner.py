@@ -11,9 +11,10 @@ import numpy as np
 from paceline.config.drafter_names import MODEL, SUFFIX, is_mixed, mixed_with, model_of, models_of, with_mixed
 from paceline.policy.acceptance import Acceptance, SourceAcceptance
 from paceline.policy.calibration import AcceptanceLevel
-from paceline.policy.draft_lengths import Candidate, Choice, best_lengths, survival_of
+from paceline.policy.draft_lengths import Candidate, Choice, best_lengths, slots_of
 from paceline.policy.interface import SequenceView, StepView
-from paceline.policy.profile import NOTHING, Prices, Profile, mixed
+from paceline.policy.profile import NOTHING, Prices, Profile
+from paceline.policy.replay import mixed
 from paceline.policy.several_models import Arm, Passes, choose_in_turn
 from paceline.policy.step_costs import PREFILL_ROWS, StepCosts
 from paceline.policy.tracks import CachedProfile, CutProfile, RouteTrack
@@ -133,26 +134,31 @@ class StepPlanner:
             found = self._arms[key] = self._compute_arms(wanted)
         if view.num_draft_missing <= CATCH_UP_FREE and (view.held_by is None or len(self.passes) == 1):
             return found
+        left = min(wanted.track.lengths.remaining(view.num_output_tokens), float(view.most_drafts + 1))
         late = [
-            self._late(arm, wanted)
-            if arm.model is not None and view.num_missing_of(arm.model) > CATCH_UP_FREE
+            self._late(arm, missing, left, wanted.track.settings.weight)
+            if arm.model is not None and (missing := view.num_missing_of(arm.model)) > CATCH_UP_FREE
             else arm
             for arm in found
         ]
         late.sort(key=_by_value)
         return late
 
-    def _late(self, arm: Arm, wanted: Wanted) -> Arm:
-        """Return a way of drafting with what the draft model has to read first, spread over later steps."""
-        view, track = wanted.view, wanted.track
-        left = min(track.lengths.remaining(view.num_output_tokens), float(view.most_drafts + 1))
-        num_steps = max(1.0, left / (1.0 + arm.gain / track.settings.weight))
-        model = arm.model or ""
-        start_s = self._catch_up_s(model, view.num_missing_of(model)) / num_steps
-        price = self._price * start_s
-        return arm._replace(
-            start_s=arm.start_s + start_s, value=arm.value - price, model_value=arm.model_value - price,
-            is_too_late=arm.riding_value <= price,
+    def _late(self, arm: Arm, num_missing: int, left: float, weight: float) -> Arm:
+        """Return a way of drafting with what the draft model has to read first, spread over later steps.
+
+        Args:
+            arm: the way, for a sequence that the draft model has read.
+            num_missing: tokens to be read.
+            left: expected tokens of the rest of the answer.
+            weight: of each.
+        """
+        drafter, profile, start_s, value, model_value, model, gain, riding, slots, _ = arm
+        more_s = self._catch_up_s(model or "", num_missing) / max(1.0, left / (1.0 + gain / weight))
+        price = self._price * more_s
+        return Arm(
+            drafter, profile, start_s + more_s, value - price, model_value - price, model, gain, riding,
+            slots, riding <= price,
         )  # fmt: skip
 
     def _catch_up_s(self, name: str, num_tokens: int) -> float:
@@ -199,7 +205,7 @@ class StepPlanner:
         fixed = self._price * start_s
         value = gain - prices.row * rows - prices.draft * active - fixed
         riding = gain - rides.row * rows - rides.draft * active - fixed
-        return Arm(drafter, cut.profile, start_s, value, 0.0, model, gain, riding, cut.survival)
+        return Arm(drafter, cut.profile, start_s, value, 0.0, model, gain, riding, cut.slots)
 
     def choose(self, arms: Sequence[Arm], plain_gain: float, price: float | None = None) -> Choice:
         """Return the best lengths for sequences that draft in these ways."""
@@ -208,7 +214,7 @@ class StepPlanner:
         if len(models) > 1:
             choice = choose_in_turn(arms, plain_gain, verify, self.passes, price)
         else:
-            candidates = [Candidate(arm.profile, arm.start_s, arm.survival) for arm in arms]
+            candidates = [Candidate(arm.profile, arm.start_s, arm.slots) for arm in arms]
             passes = self.passes[next(iter(models))] if models else self._first  # type: ignore[index]
             choice = best_lengths(candidates, plain_gain, verify, passes.seconds, price)
         num_drafting = sum(length > 0 for length in choice.lengths)
@@ -282,4 +288,4 @@ def _cut(profile: Profile, most: int) -> CutProfile:
     elif most < len(profile.gain):
         profile = Profile(profile.gain[:most], profile.rows[:most], profile.active[:most])
     gain, rows, active = (float(part.sum()) for part in profile)
-    return CutProfile(profile, gain, rows, active, survival_of(profile))
+    return CutProfile(profile, gain, rows, active, slots_of(profile))

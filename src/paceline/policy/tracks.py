@@ -26,8 +26,8 @@ class CutProfile(NamedTuple):
     gain: float
     rows: float
     active: float
-    survival: np.ndarray
-    """What its slots are put in order by."""
+    slots: np.ndarray
+    """As the search takes them."""
 
 
 @dataclass(slots=True)
@@ -55,8 +55,12 @@ class RouteTrack:
     changed_at_step: int = -10_000
     wish: float = 1.0
     """Share of the last steps in which drafting was worth it, smoothed."""
+    would_draft: bool = True
+    """Whether it was when that was looked at last."""
+    is_short: bool = False
+    """Whether only the length of its answers spoke against it then."""
     asked_at_step: int = -10_000
-    """When that was looked at last."""
+    """When that was."""
     shortness: float = 0.0
     """Share in which only the length of its answers spoke against it, smoothed."""
     source: str | None = None

@@ -66,10 +66,18 @@ class MemoryWatch:
         self._pressure += PRESSURE_RATE * (is_short - self._pressure)
         self._num_calm = self._num_calm + 1 if not is_short and share <= CALM_SHARE else 0
 
+    def may_pause(self, step: int) -> bool:
+        """Whether some route should give its draft KV back now."""
+        drafts_hold = self._since_held < HELD_STEPS
+        return self._pressure >= 0.5 and drafts_hold and step - self._acted_at_step >= DWELL_STEPS
+
+    def may_resume(self, step: int) -> bool:
+        """Whether some route may have draft KV again."""
+        return self._num_calm >= CALM_STEPS and step - self._acted_at_step >= DWELL_STEPS
+
     def to_pause(self, tracks: Iterable[RouteTrack], step: int) -> RouteTrack | None:
         """Return the route of least weight that should give its draft KV back now; none if none should."""
-        drafts_hold = self._since_held < HELD_STEPS
-        if self._pressure < 0.5 or not drafts_hold or step - self._acted_at_step < DWELL_STEPS:
+        if not self.may_pause(step):
             return None
         able = [
             track
@@ -85,7 +93,7 @@ class MemoryWatch:
 
     def to_resume(self, tracks: Iterable[RouteTrack], step: int) -> RouteTrack | None:
         """Return the route of most weight that may have draft KV again; none if none may."""
-        if self._num_calm < CALM_STEPS or step - self._acted_at_step < DWELL_STEPS:
+        if not self.may_resume(step):
             return None
         able = [
             track

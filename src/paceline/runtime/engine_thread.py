@@ -69,6 +69,7 @@ class EngineThread:
             while True:
                 self._take_commands(is_idle)
                 if self._is_stopping:
+                    self._engine.observers.tell_end()
                     return
                 is_idle = self._step()
         except BaseException as error:

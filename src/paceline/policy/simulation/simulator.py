@@ -8,6 +8,7 @@ import numpy as np
 
 from paceline.clock import ManualClock
 from paceline.policy.interface import DraftChoice, DraftPlan, DraftPolicy, SequenceView, StepView
+from paceline.policy.simulation.drafting import SimulatedDrafting, cut
 from paceline.policy.simulation.memory import SimulatedMemory
 from paceline.policy.simulation.result import (
     SimulatedMachine,
@@ -21,8 +22,6 @@ from paceline.records import FinishReason
 from paceline.step_records import SequenceStep, StepRecord
 
 MIXED_RATIO = 1.5
-DRAFT_CHUNK = 128
-CATCH_UP = 8
 JOINT_START_S = 4.0
 
 
@@ -53,8 +52,8 @@ class Simulator:
         self._waiting: list[SimulatedSequence] = []
         self._running: list[SimulatedSequence] = []
         self._memory = SimulatedMemory(machine.num_blocks, machine.block_size)
+        self._drafting = SimulatedDrafting(machine, self._memory, self.clock, self._shake)
         self._num_steps = 0
-        self._scored: dict[int, tuple[tuple[float, bool], ...]] = {}
         self.result = SimulationResult(0.0, {route.name: 0 for route in self.routes})
 
     def run(self, *, steps: int | None = None, seconds: float | None = None) -> SimulationResult:
@@ -118,8 +117,8 @@ class Simulator:
                 chunks.append((sequence, count))
                 room -= count
         plan = self._plan(decoding, sum(count for _, count in chunks))
-        drafts, draft_s, draft_rows = self._draft(decoding, plan)
-        lengths = self._cut(decoding, drafts, plan)
+        drafts, draft_s, draft_rows = self._drafting.draft(decoding, plan, self._running, self._num_steps)
+        lengths = cut(decoding, drafts, plan)
         rows = len(decoding) + sum(lengths.values()) + sum(count for _, count in chunks)
         context = sum(s.num_context for s in decoding) + sum(
             s.num_context - s.num_prompt_left for s, _ in chunks
@@ -169,103 +168,6 @@ class Simulator:
                 sequence.num_draft_computed = 0
         return plan
 
-    def _draft(
-        self, decoding: Sequence[SimulatedSequence], plan: DraftPlan
-    ) -> tuple[dict[int, tuple[str, list[float], list[bool]]], float, list[int]]:
-        """Return (source, confidences, rightness) by sequence, seconds, and rows of each draft pass."""
-        seconds, found = 0.0, {}
-        asking: list[tuple[SimulatedSequence, DraftChoice]] = []
-        for sequence, choice in zip(decoding, plan.choices, strict=True):
-            if choice.scores:
-                seconds += self._score(sequence)
-            if not choice.draft_length:
-                continue
-            if choice.drafter in ("suffix", "mixed"):
-                seconds += self.machine.lookup_s
-                assert sequence.route.suffix is not None
-                said, right = sequence.drafts("suffix", sequence.route.suffix, choice.draft_length)
-                is_taken = choice.drafter == "suffix" or (
-                    plan.rule is not None and plan.rule.prefers_match(sequence.number, said)
-                )
-                if is_taken:
-                    found[sequence.number] = ("suffix", said, right)
-                    continue
-            asking.append((sequence, choice))
-        passes, rows = self._model_passes(asking, plan, found)
-        return found, seconds + passes * self._shake(), rows
-
-    def _score(self, sequence: SimulatedSequence) -> float:
-        """Let the draft model read what it lacks, a chunk at most; return the seconds."""
-        missing = sequence.num_context - sequence.num_draft_computed
-        if not self._memory.has_room_for_drafts(sequence, self._running):
-            return 0.0
-        count = min(missing, DRAFT_CHUNK)
-        begin = sequence.num_draft_computed
-        sequence.num_draft_computed += count
-        process = sequence.route.acceptance_at(self.clock(), self._num_steps)
-        first = max(0, begin - sequence.route.prompt_tokens)
-        last = max(0, sequence.num_draft_computed - sequence.route.prompt_tokens)
-        self._scored[sequence.number] = sequence.outcomes("model", process, first, last)
-        return self.machine.draft.seconds_of(count)
-
-    def _model_passes(
-        self,
-        asking: Sequence[tuple[SimulatedSequence, DraftChoice]],
-        plan: DraftPlan,
-        found: dict[int, tuple[str, list[float], list[bool]]],
-    ) -> tuple[float, list[int]]:
-        left, ready, extra = DRAFT_CHUNK, [], 0
-        for sequence, choice in sorted(
-            asking, key=lambda one: one[0].num_context - one[0].num_draft_computed
-        ):
-            missing = sequence.num_context - sequence.num_draft_computed
-            if not self._memory.has_room_for_drafts(sequence, self._running):
-                sequence.num_draft_computed = 0
-                continue
-            if missing <= max(left, CATCH_UP):
-                ready.append((sequence, choice))
-                extra += missing - 1
-                sequence.num_draft_computed = sequence.num_context
-            elif left > 0:
-                extra += left
-                sequence.num_draft_computed += left
-            left -= missing
-        rows: list[int] = []
-        drawn: dict[int, tuple[list[float], list[bool]]] = {}
-        active = ready
-        for depth in range(64):
-            if not active and not (extra and not rows):
-                break
-            rows.append(len(active) + (extra if depth == 0 else 0))
-            asked = []
-            for sequence, choice in active:
-                process = sequence.route.acceptance_at(self.clock(), self._num_steps)
-                if sequence.number not in drawn:
-                    drawn[sequence.number] = sequence.drafts("model", process, choice.draft_length)
-                asked.append((sequence.number, drawn[sequence.number][0][depth]))
-            going = plan.rule.going_on(asked) if plan.rule is not None and asked else [True] * len(asked)
-            for (sequence, _), goes_on in zip(active, going, strict=True):
-                said, right = drawn[sequence.number]
-                if not goes_on or len(said) == depth + 1:
-                    found[sequence.number] = ("model", said[: depth + 1], right[: depth + 1])
-            active = [
-                (s, c) for (s, c), goes_on in zip(active, going, strict=True)
-                if goes_on and len(drawn[s.number][0]) > depth + 1
-            ]  # fmt: skip
-        return sum(self.machine.draft.seconds_of(count) for count in rows), rows
-
-    def _cut(
-        self,
-        decoding: Sequence[SimulatedSequence],
-        drafts: dict[int, tuple[str, list[float], list[bool]]],
-        plan: DraftPlan,
-    ) -> dict[int, int]:
-        asked = [(s.number, *drafts[s.number][:2], True) for s in decoding if s.number in drafts]
-        if plan.rule is None:
-            return {number: len(said) for number, _, said, _ in asked}
-        lengths = plan.rule.lengths(asked)
-        return {number: length for (number, *_), length in zip(asked, lengths, strict=True)}
-
     def _commit(
         self,
         sequence: SimulatedSequence,
@@ -292,7 +194,7 @@ class Simulator:
             num_context_tokens=before, num_tokens=1, is_decoding=True, draft_length=choice.draft_length,
             num_drafted=length, num_accepted=accepted, num_new_tokens=new, num_sent_tokens=new,
             confidences=tuple(said), source=source, number=sequence.number,
-            scored=self._scored.pop(sequence.number, ()),
+            scored=self._drafting.take_scores(sequence.number),
             finish_reason=FinishReason.STOP if sequence.num_output >= sequence.length else None,
         )  # fmt: skip
 
