@@ -136,14 +136,16 @@ class _Slots(NamedTuple):
 
     def by_survival(self) -> np.ndarray:
         """Return the order of survival; of equals the less deep comes first."""
-        return (-self.values[SURVIVAL]).argsort(kind="stable")
+        order: np.ndarray = (-self.values[SURVIVAL]).argsort(kind="stable")
+        return order
 
     def by_depth(self) -> np.ndarray:
         """Return the order of depth, and of survival within each."""
         survival = self.values[SURVIVAL].reshape(-1, self.num_sequences)
-        order = (-survival).argsort(axis=1, kind="stable")
+        order: np.ndarray = (-survival).argsort(axis=1, kind="stable")
         order += np.arange(0, survival.size, self.num_sequences)[:, None]
-        return order.ravel()
+        flat: np.ndarray = order.ravel()
+        return flat
 
 
 class _Found(NamedTuple):
