@@ -33,7 +33,7 @@ from paceline.engine.loading import LoadedEngine
 from paceline.engine.requests import RequestMaker
 from paceline.records import SamplingParams, SpeculationParams
 from paceline.server.app import create_app
-from paceline.server.serve import listen, load, model_digests, new_event_loop, uvicorn_config
+from paceline.server.serve import listen, load, model_digests, new_event_loop, set_aside, uvicorn_config
 from paceline.server.service import Service
 
 TARGET = "smollm2-135m-instruct"
@@ -188,6 +188,7 @@ async def measure(options: argparse.Namespace) -> None:
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:
         await asyncio.sleep(0.01)
+    set_aside()
     client = Client(listener.getsockname()[1])
     maker = RequestMaker(loaded, settings.engine)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ def serve(path: Path | None, **options: Any) -> None:
     flags["server"] = {name: options[name] for name in SERVER_FLAGS}
     settings = load_serve_config(path, flags)
     try:  # only here: it brings PyTorch, seconds that errors above do without
-        from paceline.server.serve import load, new_event_loop, serve
+        from paceline.server.serve import load, new_event_loop, serve, set_aside
     except ModuleNotFoundError as error:
         raise ConfigError(
             given=f"paceline serve without {error.name}",
@@ -86,8 +85,7 @@ def serve(path: Path | None, **options: Any) -> None:
             settings,
             lambda share, text: status.update(f"measuring step costs: {text}, {share:.0%}"),
         )
-    gc.collect()
-    gc.freeze()  # else a collection goes through the loaded models' objects, and all answers wait for it
+    set_aside()
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             report = runner.run(serve(loaded, settings, lambda address: _say(address, settings.model_name)))

@@ -93,7 +93,8 @@ function showRoute(route, isDefault) {
   set(".served", figure(speedup.served_tokens_per_second, 1));
   set(".plain", figure(speedup.plain_tokens_per_second, 1));
   const interval = speedup.low === null ? "" : ` (${figure(speedup.low)} to ${figure(speedup.high)})`;
-  set(".speedup", speedup.estimate === null ? "–" : `${figure(speedup.estimate)}x${interval} ${report.note}`);
+  const note = report.note ? `, ${report.note}` : "";
+  set(".speedup", speedup.estimate === null ? "–" : `${figure(speedup.estimate)}x${interval}${note}`);
   const known = report.acceptance.filter((one) => one.rate !== null);
   set(".acceptance", known.map((one) => `${one.source} ${percent(one.rate)}`).join(", ") || "–");
   set(".length", figure(route.acceptance_length));
