@@ -141,13 +141,13 @@ def speculation(args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def prompts(num: int) -> list[str]:
+def prompts(num: int, num_chars: int) -> list[str]:
     """Return so many prompts of text that answers take from, so that there is something to look up."""
     found = []
     for line in PROMPTS.read_text(encoding="utf-8").splitlines():
         one = json.loads(line)
         if one["route"] in ("rag", "summarization"):
-            found.append("\n".join(message["content"] for message in one["messages"])[:1200])
+            found.append("\n".join(message["content"] for message in one["messages"])[:num_chars])
     return [found[number % len(found)] for number in range(num)]
 
 
@@ -175,7 +175,7 @@ def measure_off(args: argparse.Namespace) -> dict[str, Any]:
     engines = {"vllm": Vllm(args, has_routes=False), "routes off": Vllm(args, has_routes=True)}
     if args.draft:
         engines["routes off, no RouteWorker"] = Vllm(args, has_routes=True, has_worker=False)
-    asked = [(BATCH, prompt) for prompt in prompts(args.streams)]
+    asked = [(BATCH, prompt) for prompt in prompts(args.streams, args.prompt_chars)]
     speeds: dict[str, list[float]] = {name: [] for name in engines}
     for turn in range(args.rounds + 1):
         order = list(engines) if turn % 2 else list(engines)[::-1]
@@ -205,7 +205,7 @@ def measure_mixed(args: argparse.Namespace) -> dict[str, Any]:
     modes: Mapping[str, tuple[RouteSettings, RouteSettings]] = {
         "off": (OFF, OFF), "on": (on, on), "per route": (on, OFF),
     }  # fmt: skip
-    texts = prompts(args.streams + 1)
+    texts = prompts(args.streams + 1, args.prompt_chars)
     asked = [(INTERACTIVE, texts[0]), *((BATCH, text) for text in texts[1:])]
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in modes}
     for turn in range(args.rounds + 1):
@@ -251,6 +251,8 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompt-chars", type=int, default=1200)
+    parser.add_argument("--output", type=Path, help="file for the JSON; vLLM logs to stdout itself")
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--eager", action="store_true")
@@ -264,7 +266,10 @@ def main() -> None:
     }  # fmt: skip
     for part in args.parts.split(","):
         result[part] = {"off": measure_off, "mixed": measure_mixed}[part](args)
-    print(json.dumps(result, indent=1))
+    text = json.dumps(result, indent=1)
+    print(text)
+    if args.output is not None:
+        args.output.write_text(text + "\n", encoding="utf-8")
 
 
 def _flag(text: str) -> tuple[str, Any]:
