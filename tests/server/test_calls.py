@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from paceline.administration.access import Caller
 from paceline.errors import DeadlineError, PacelineError, StepError
 from paceline.policy.routes import RouteOverride
 from paceline.records import (
@@ -18,7 +19,6 @@ from paceline.records import (
     Usage,
 )
 from paceline.runtime.stream import AnswerStream, Mailbox
-from paceline.server.access import Caller
 from paceline.server.calls import Answers, Call
 from tests.runtime.gated import go
 

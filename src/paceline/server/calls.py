@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from paceline.administration.access import Caller
 from paceline.errors import DeadlineError, PacelineError, StepError
 from paceline.policy.routes import RouteOverride
 from paceline.records import FinishReason, GenerationResult, SamplingParams, StreamChunk
 from paceline.runtime import AnswerStream
-from paceline.server.access import Caller
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.administration.http_errors import error_body
 from paceline.errors import PacelineError
 from paceline.records import GenerationResult, PositionLogprobs, StreamChunk
 from paceline.server.answers import Pieces, chat_logprobs, completion_logprobs, usage
 from paceline.server.calls import Answers
-from paceline.server.errors import error_body
 from paceline.server.service import Service
 from paceline.server.sse import DONE, TextEvents, event
 from paceline.server.tools import ToolText, ToolUse

@@ -1,5 +1,0 @@
-"""Callers, under the name by which calls know them."""
-
-from paceline.administration.access import Caller
-
-__all__ = ["Caller"]
