@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.administration.access import Gate
-from paceline.administration.decisions import DecisionHistory
-from paceline.administration.reload import ConfigFollower
-from paceline.administration.route_book import RouteBook
 from paceline.errors import ServingError
 from paceline.ray.link import HubLink
 from paceline.ray.records import Topic
 from paceline.ray.views import merged_routes, merged_status
 from paceline.server.service import Service
-from paceline.server.status import NUM_DECISIONS
+from paceline.server.status import NUM_DECISIONS, EngineAdministration
 
 
-class ReplicasAdministration:
+class ReplicasAdministration(EngineAdministration):
     """What the endpoints of the administration need: routes, and what all engines make of them.
+
+    The follower is the hub's, which follows the configuration; the decisions are this replica's, and
+    `endpoints.list_decisions` has those of all.
 
     Args:
         service: this replica's.
@@ -25,28 +24,8 @@ class ReplicasAdministration:
     """
 
     def __init__(self, service: Service, link: HubLink) -> None:
-        self._service = service
+        super().__init__(service)
         self._link = link
-
-    @property
-    def gate(self) -> Gate:
-        """Who may."""
-        return self._service.gate
-
-    @property
-    def book(self) -> RouteBook:
-        """The routes."""
-        return self._service.book
-
-    @property
-    def follower(self) -> ConfigFollower:
-        """Of the hub, which follows the configuration."""
-        return self._service.follower
-
-    @property
-    def decisions(self) -> DecisionHistory:
-        """The latest of this replica; `endpoints.list_decisions` has those of all."""
-        return self._service.decisions
 
     async def route_views(self) -> list[dict[str, Any]]:
         """Return every route that requests may name, with each replica's report."""
