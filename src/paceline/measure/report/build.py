@@ -16,6 +16,7 @@ from paceline.measure.replay import Reading
 from paceline.measure.report.acceptance import drafter_figures, mismatches, traces_of
 from paceline.measure.report.cells import load_figures, scatter_of
 from paceline.measure.report.recommend import choose
+from paceline.measure.report.weigh import weigh
 from paceline.measure.setting import MODEL
 
 SCHEMA = "paceline.report"
@@ -81,15 +82,16 @@ def _routes(options: MeasureOptions, journal: Journal, setup: Mapping[str, Any])
     flops |= {one["draft"] or "": one["flops_per_row"] for one in setup["drafts"]}
     all_runs = list(journal.of_kind("run"))
     scatter = scatter_of(all_runs)
-    for name in (one for one in setup["in_traffic"] if one in answers):
+    names = [one for one in setup["in_traffic"] if one in answers]
+    forecasts = {name: [one for one in journal.of_kind("forecast") if one["route"] == name] for name in names}
+    runs = {name: [one for one in all_runs if one["route"] == name] for name in names}
+    by_route = weigh({name: _loads(forecasts[name], runs[name], flops, scatter) for name in names}, scatter)
+    for name, loads in by_route.items():
         found = answers[name]
         ids, limits = [one["id"] for one in found], [one["limit"] for one in found]
         own = [one for one in readings if one.request_id in set(ids)]
         traces = traces_of(own, ids, list(options.drafts))
         drafters = drafter_figures(traces, limits, options.max_draft_length)
-        forecasts = [one for one in journal.of_kind("forecast") if one["route"] == name]
-        runs = [one for one in all_runs if one["route"] == name]
-        loads = _loads(forecasts, runs, flops, scatter)
         guessed = {one["drafter"]: one["agreement"]["value"] for one in drafters if one["agreement"]}
         choice = choose(loads, options.max_draft_length, guessed)
         yield {
@@ -101,7 +103,7 @@ def _routes(options: MeasureOptions, journal: Journal, setup: Mapping[str, Any])
             "cut_share": sum(one["finish_reason"] == "length" for one in found) / len(found),
             "drafters": drafters,
             "loads": loads,
-            "crossing": crossing_figures(forecasts, loads),
+            "crossing": crossing_figures(forecasts[name], loads),
             "num_outputs": sum(one["num_outputs"] for one in loads),
             "num_identical": sum(one["num_identical"] for one in loads),
             "recommendation": choice.to_json(),
@@ -152,7 +154,7 @@ def crossing_figures(
         for n, plain, on, label in sorted(best.values())
     ]
     timed = [
-        (load["concurrency"], max(one["speedup"]["value"] for one in load["settings"]))
+        (load["concurrency"], max(one["weighed"]["value"] for one in load["settings"]))
         for load in loads
         if load["settings"]
     ]

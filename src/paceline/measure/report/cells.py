@@ -30,8 +30,10 @@ def load_figures(
     """
     labels = list(dict.fromkeys(one["setting"] for one in runs if one["setting"] != OFF))
     plain = [one for one in runs if one["setting"] == OFF]
-    expected = {one["setting"]: one["speedup"] for one in forecast["forecasts"]}
-    settings = [_setting(label, runs, flops_per_row, expected.get(label), scatter) for label in labels]
+    settings = [
+        _setting(label, runs, flops_per_row, _expected(label, forecast["forecasts"]), scatter)
+        for label in labels
+    ]
     return {
         "concurrency": forecast["concurrency"],
         "is_timed": bool(settings),
@@ -63,6 +65,21 @@ def _pairs(label: str, runs: Sequence[Run]) -> list[tuple[Run, Run]]:
     """Return a setting's runs, each with the plain one of its turn."""
     plain = {(one["draft"], one["turn"]): one for one in runs if one["setting"] == OFF}
     return [(one, plain[one["draft"], one["turn"]]) for one in runs if one["setting"] == label]
+
+
+def _expected(label: str, forecasts: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the forecast for a setting. The policy's is the best of what it may choose from, plain decoding
+    among it; none where a draft model of its was not looked at."""
+    setting, found = Setting.parse(label), {one["setting"]: one["speedup"] for one in forecasts}
+    if not setting.is_auto:
+        return found.get(label)
+    parsed = {Setting.parse(name): float(value) for name, value in found.items()}
+    own = {
+        one: value
+        for one, value in parsed.items()
+        if set(one.drafters) <= set(setting.drafters) and (not one.needs_model or one.draft == setting.draft)
+    }
+    return max(1.0, *own.values()) if own else None
 
 
 def _forecast(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ NEVER_BELOW = 0.97
 FIXED_AHEAD = 1.03
 """How far ahead of the policy a fixed draft length must be, over all loads, to be preferred: the policy goes
 by the load of the moment, also where it was not timed."""
+SHOWN_APART = 0.005
+"""Speeds that differ by more are not the same to two places."""
 ROOM = 2
 """The policy may draft so many times as deep as the best fixed length: where the draft is sure, longer drafts
 are worth it."""
@@ -56,7 +58,7 @@ def choose(loads: Sequence[Mapping[str, Any]], most_drafts: int, agreement: Mapp
     """
     known = {load["concurrency"]: _speedups(load) for load in loads}
     is_measured = any(load["is_timed"] for load in loads)
-    basis = "measured" if is_measured else "forecast from step costs, not timed: the budget was too short"
+    basis = _basis(loads) if is_measured else "forecast from step costs, not timed: the budget was too short"
     best = {n: max(found.items(), key=lambda one: one[1], default=(OFF, 1.0)) for n, found in known.items()}
     off = Choice(Setting(), 0, "", dict.fromkeys(known, 1.0), is_measured)
     if all(value < WORTH for _, value in best.values()):
@@ -116,16 +118,26 @@ def _may_hold(label: str, loads: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the policy is nowhere shown to be below: it goes back to plain decoding by itself where it
     loses, and a few runs scatter by more than what it may lose."""
     for load in loads:
-        found = next((one["speedup"] for one in load["settings"] if one["setting"] == label), None)
+        found = next((one["weighed"] for one in load["settings"] if one["setting"] == label), None)
         if found is not None and max(found["value"], found["high"] or 0.0) < NEVER_BELOW:
             return False
     return True
 
 
+def _basis(loads: Sequence[Mapping[str, Any]]) -> str:
+    """Say what speeds rest on."""
+    settings = [one for load in loads for one in load["settings"]]
+    differs = any(
+        abs(one["weighed"]["value"] / one["speedup"]["value"] - 1) > SHOWN_APART for one in settings
+    )
+    return "measured" + ", weighed with forecasts" * differs
+
+
 def _speedups(load: Mapping[str, Any]) -> dict[str, float]:
-    """Return each setting's speedup at a load: as timed, and only where none was timed as forecast."""
+    """Return each setting's speedup at a load: as timed, weighed with its forecast, and only where none was
+    timed as forecast."""
     if load["is_timed"]:
-        return {one["setting"]: one["speedup"]["value"] for one in load["settings"]}
+        return {one["setting"]: one["weighed"]["value"] for one in load["settings"]}
     return {one["setting"]: one["speedup"] for one in load["forecasts"]}
 
 

@@ -115,6 +115,7 @@ _SPEED = (
     "Tokens/s",
     "Speed",
     "Forecast",
+    "Weighed",
     "TTFT ms",
     "ITL ms",
     "Tokens a step",
@@ -122,7 +123,8 @@ _SPEED = (
 )
 _SPEED_NOTE = (
     "Speed is a ratio to plain decoding: the geometric mean of runs that took turns, in brackets the 95 % "
-    "interval (Student's t, by the scatter of all runs timed here together). TTFT: time to the first token, "
+    "interval (Student's t, by the scatter of all runs timed here together). Weighed: speed and forecast by "
+    "the inverse of their variances, which is what is recommended by. TTFT: time to the first token, "
     "ITL: between tokens; median / 95th percentile."
 )
 
@@ -138,6 +140,7 @@ def _speed(report: Mapping[str, Any]) -> Iterator[list[str]]:
                 f"{cell['tokens_per_second']:.1f}",
                 NONE if cell["speedup"] is None else interval(cell["speedup"], times),
                 times(cell.get("forecast_speedup")),
+                NONE if cell["speedup"] is None else interval(cell["weighed"], times),
                 f"{number(cell['ttft_p50_ms'])} / {number(cell['ttft_p95_ms'])}",
                 f"{number(cell['itl_p50_ms'])} / {number(cell['itl_p95_ms'])}",
                 number(cell["acceptance_length"], 2),
@@ -147,7 +150,7 @@ def _speed(report: Mapping[str, Any]) -> Iterator[list[str]]:
             for one in load["forecasts"]:
                 yield [
                     f"{route['name']}, {clients(load['concurrency'])}",
-                    one["setting"], NONE, NONE, times(one["speedup"]), NONE, NONE, NONE, "not timed",
+                    one["setting"], NONE, NONE, times(one["speedup"]), NONE, NONE, NONE, NONE, "not timed",
                 ]  # fmt: skip
 
 

@@ -1,0 +1,101 @@
+"""What was timed and what was forecast, weighed by how far each strays.
+
+A setting that was timed once or twice on a machine with neighbours is known less well than its forecast, one
+that was timed thirty times far better. Over all routes and loads together it shows how far single runs
+scatter (`cells.scatter_of`) and how far forecasts lie from what is measured, beyond that scatter: the
+random-effects estimate of DerSimonian and Laird (1986, Controlled Clinical Trials 7, 177-188), of the
+logarithms of measured over forecast. Each setting's speed is then the mean of both sources by the inverse of
+their variances. Settings that share their plain runs are taken for independent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.measure.regret import Scatter
+
+LEAST_DEVIATION = 0.03
+"""Forecasts are never believed to be nearer than so much (natural logarithm), however well they agree with
+few runs."""
+_Z95 = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Forecasts:
+    """How forecasts compare with what was measured, in logarithms."""
+
+    bias: float
+    """Mean of measured over forecast."""
+    deviation: float
+    """Of single settings from that."""
+
+    @classmethod
+    def of(cls, cells: Sequence[tuple[float, float]]) -> Forecasts | None:
+        """Return how forecasts did; none where there are none.
+
+        Args:
+            cells: of each setting that was timed, log(measured / forecast), and the variance that the scatter
+                of single runs leaves in it.
+        """
+        if not cells:
+            return None
+        weights = [1 / variance for _, variance in cells]
+        mean = _mean(cells, weights)
+        spread = sum(w * (found - mean) ** 2 for w, (found, _) in zip(weights, cells, strict=True))
+        whole = sum(weights)
+        below = whole - sum(w * w for w in weights) / whole
+        between = max(0.0, (spread - (len(cells) - 1)) / below) if len(cells) > 1 else 0.0
+        between = max(between, LEAST_DEVIATION**2)
+        return cls(_mean(cells, [1 / (between + variance) for _, variance in cells]), math.sqrt(between))
+
+
+def _mean(cells: Sequence[tuple[float, float]], weights: Sequence[float]) -> float:
+    return sum(w * found for w, (found, _) in zip(weights, cells, strict=True)) / sum(weights)
+
+
+def weigh(
+    routes: Mapping[str, Sequence[Mapping[str, Any]]], scatter: Scatter | None
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the loads of each route with "weighed" beside the "speedup" of each setting: the same where
+    nothing was timed twice, or runs do not scatter.
+
+    Args:
+        routes: figures of the loads of each (`cells.load_figures`).
+        scatter: of single runs' speedups.
+    """
+    variance = scatter.deviation**2 if scatter is not None else 0.0
+    forecasts = None
+    if variance > 0:
+        forecasts = Forecasts.of(
+            [
+                (math.log(one["speedup"]["value"] / one["forecast_speedup"]), variance / one["num_turns"])
+                for loads in routes.values()
+                for load in loads
+                for one in load["settings"]
+                if one["forecast_speedup"] is not None
+            ]
+        )
+    return {
+        name: [
+            {
+                **load,
+                "settings": [
+                    {**one, "weighed": _weighed(one, variance, forecasts)} for one in load["settings"]
+                ],
+            }
+            for load in loads
+        ]
+        for name, loads in routes.items()
+    }
+
+
+def _weighed(one: Mapping[str, Any], variance: float, forecasts: Forecasts | None) -> dict[str, Any]:
+    if forecasts is None or one["forecast_speedup"] is None:
+        return dict(one["speedup"])
+    measured, expected = math.log(one["speedup"]["value"]), math.log(one["forecast_speedup"]) + forecasts.bias
+    by_runs, by_forecast = one["num_turns"] / variance, 1 / forecasts.deviation**2
+    mean = (by_runs * measured + by_forecast * expected) / (by_runs + by_forecast)
+    half = _Z95 / math.sqrt(by_runs + by_forecast)
+    return {"value": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half)}
