@@ -3,7 +3,8 @@
     PYTHONPATH=src .venv-vllm/bin/python -m benchmarks.vllm_routes --model FOLDER [--draft FOLDER]
 
   off    8 streams: vLLM as it comes, without speculation, against ours with every route off; two engines that
-         take turns. With a draft model also ours without `RouteWorker`, which leaves vLLM's one draft pass in
+         take turns, a pause between them. With a draft model also ours without `RouteWorker`, which leaves
+         vLLM's one draft pass in
   mixed  one interactive stream beside 8 of a batch route, in one engine whose routes change between rounds:
          speculation off for both, on for both, on for the interactive route alone. Inter-token latency of the
          interactive stream (seconds from one delivery to the next, by their tokens), tokens per second of the
@@ -35,6 +36,8 @@ from paceline.vllm.routes_file import RouteEntry, RoutesFile, write_routes
 PROMPTS = Path(__file__).parent / "routes.jsonl"
 OFF = RouteSettings(speculation="off")
 INTERACTIVE, BATCH = "interactive", "batch"
+SPINS_S = 1.5
+"""vLLM's workers look for work without a rest for a second after their last, and take others' CPU by it."""
 
 
 class Delivery(NamedTuple):
@@ -66,7 +69,7 @@ class Vllm:
             flags["scheduler_cls"] = "paceline.vllm.RouteScheduler"
             flags["additional_config"] = {"paceline": {"bridge": self._folder.name}}
             flags["speculative_config"] = speculation(args)
-            if args.draft and has_worker:
+            if has_worker:
                 flags["worker_cls"] = "paceline.vllm.RouteWorker"
         self._llm = LLM(
             args.model, dtype=args.dtype, enforce_eager=args.eager, max_model_len=args.context, seed=0,
@@ -180,6 +183,7 @@ def measure_off(args: argparse.Namespace) -> dict[str, Any]:
     for turn in range(args.rounds + 1):
         order = list(engines) if turn % 2 else list(engines)[::-1]
         for name in order:
+            time.sleep(SPINS_S)  # until the engine before is at rest
             speed = decode_speed(engines[name].stream(asked, args.tokens))
             if turn:  # the first round warms up
                 speeds[name].append(speed)

@@ -19,7 +19,7 @@ from paceline.vllm.routes_file import RouteEntry, RoutesFile
 from paceline.vllm.steps import Candidate, Load, Outcome, ScheduledPart, pass_rows, take_apart
 
 MODEL = EngineFacts(method="draft_model", max_draft_length=4, can_skip=True)
-NGRAM = EngineFacts(method="ngram", max_draft_length=4)
+NGRAM = EngineFacts(method="ngram", max_draft_length=4, can_skip=True)
 
 
 def routes(version: int = 1, by: str = "ann", **settings: Mapping[str, Any]) -> RoutesFile:
@@ -259,6 +259,66 @@ def test_the_drafters_pass_is_left_out_where_all_routes_are_off_and_who_lived_th
     play.driver.preempted("old")  # computes everything anew, in the drafter as well
     play.step()
     assert play.step() == {"old": 4, "new": 4}
+
+
+def test_nothing_is_looked_up_where_nobody_drafts_and_all_is_again_at_once_when_a_route_is_on() -> None:
+    play = player(NGRAM, routes(chat=OFF, batch=OFF))
+    play.add("a", "chat")
+    play.add("b", "batch")
+    assert [play.step() for _ in range(12)] == [{"a": 0, "b": 0}] * 12
+    assert play.skips == [True] * 12  # prompts included: there is nothing of theirs to be kept up
+    play.driver.put_in_force(routes(2, chat=ON, batch=OFF))
+    play.step()
+    assert [play.step() for _ in range(3)] == [{"a": 4, "b": 0}] * 3
+    assert not any(play.skips[12:])
+    play.driver.put_in_force(routes(3, chat=OFF, batch=OFF))
+    # Its drafts are made by now, and verified; nothing comes after them.
+    assert [play.step() for _ in range(3)] == [{"a": 4, "b": 0}, *[{"a": 0, "b": 0}] * 2]
+    assert play.skips[-3:] == [True] * 3
+    chat = play.driver.counts.routes["chat"].drafts["suffix"]
+    assert (chat.num_drafted, chat.num_accepted) == (16, 16)
+
+
+def test_where_a_request_alone_may_not_draft_nothing_is_looked_up_either() -> None:
+    play = player(NGRAM, routes(chat=ON))
+    play.add("a", "chat", paceline_speculation_enabled=False)
+    assert [play.step() for _ in range(3)] == [{"a": 0}] * 3
+    assert play.skips == [True] * 3
+    play.add("b", "chat")
+    play.step()
+    assert play.step() == {"a": 0, "b": 4}
+    assert not any(play.skips[3:])
+
+
+def test_while_every_route_is_off_the_policy_is_not_asked_and_hears_now_and_then_what_steps_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    play = player(NGRAM, routes(chat=OFF), target_s=lambda rows: 0.03)
+    policy, heard = play.driver.policy, []
+    hear = policy.on_step_of
+    monkeypatch.setattr(policy, "plan", lambda view: pytest.fail("it was asked"))
+    monkeypatch.setattr(policy, "on_step_of", lambda record, probes: heard.append(hear(record, probes)))
+    play.add("a")
+    for _ in range(1 + 8 + 64):
+        play.step()
+    # A prompt, and the steps by which a machine is known, and one of eight from then on.
+    assert len(heard) == 1 + 8 + 8
+    assert policy.costs.plain_s(1, 40) == pytest.approx(0.03, rel=0.05)
+    counts = play.driver.counts
+    assert (counts.num_steps, counts.routes["chat"].num_output_tokens) == (73, 73)
+    assert counts.routes["chat"].num_verify_steps == 72
+
+
+@pytest.mark.parametrize("other", [ON, AUTO])
+def test_one_route_that_is_not_off_has_the_policy_asked(other: Mapping[str, Any]) -> None:
+    play = player(NGRAM, routes(chat=OFF, batch=other))
+    play.add("a", "chat")
+    for _ in range(20):
+        play.step()
+    assert play.driver.policy.step == 20
+    play.driver.put_in_force(routes(2, chat=OFF, batch=OFF))
+    play.step()
+    assert play.driver.policy.step == 20
 
 
 def test_the_pass_is_run_where_somebody_may_draft_again() -> None:

@@ -81,7 +81,9 @@ def test_ranks_are_those_that_wrote(tmp_path: Path) -> None:
     assert bridge.ranks() == [2, 10]
 
 
-def test_it_is_written_four_times_a_second_and_at_once_where_that_is_urgent(tmp_path: Path) -> None:
+def test_it_is_written_seldom_oftener_while_nothing_runs_and_at_once_where_that_is_urgent(
+    tmp_path: Path,
+) -> None:
     now = engine()
     num_looks = 0
 
@@ -90,11 +92,12 @@ def test_it_is_written_four_times_a_second_and_at_once_where_that_is_urgent(tmp_
         num_looks += 1
         return now.to_json()
 
-    writer = EngineWriter(tmp_path / "engine-0.json", look, every_s=0.25)
+    writer = EngineWriter(tmp_path / "engine-0.json", look, every_s=0.25, idle_every_s=0.125)
     written = [at for at in (0.0, 0.1, 0.24, 0.25, 0.3, 0.5) if writer.write(at)]
     assert written == [0.0, 0.25, 0.5]
-    assert writer.write(0.51, is_urgent=True)
-    assert num_looks == 4
+    assert [at for at in (0.6, 0.625, 0.7, 0.75) if writer.write(at, is_idle=True)] == [0.625, 0.75]
+    assert writer.write(0.76, is_urgent=True)
+    assert num_looks == 6
 
 
 def test_a_file_that_cannot_be_written_is_said_and_tried_again(tmp_path: Path) -> None:

@@ -116,15 +116,19 @@ def test_a_folder_of_safetensors_is_given_by_its_full_path(tmp_path: Path) -> No
     assert launch(target=str(tmp_path)).model == str(tmp_path)
 
 
-def test_drafts_of_a_model_have_a_worker_that_can_leave_them_out() -> None:
+def test_drafters_have_a_worker_that_can_leave_them_out() -> None:
     def seen(*extra: str, **values: Any) -> tuple[str | None, bool]:
         found = values_of(launch(*extra, **values))
         ours = json.loads(found["additional-config"] or "")["paceline"]
         return found.get("worker-cls"), ours["skips_drafting"]
 
     assert seen(draft="org/draft") == ("paceline.vllm.RouteWorker", True)
-    assert seen() == (None, False)
+    assert seen() == ("paceline.vllm.RouteWorker", True)  # look-ups
+    assert seen(drafter="none", routes={"chat": {"speculation": "off"}}) == (None, False)
+    # One that follows the answers token by token has to see all of them.
+    assert seen(vllm={"speculative": {"method": "suffix"}}) == (None, False)
     assert seen("--worker-cls", "another.Worker", draft="org/draft") == (None, False)
+    assert seen("--worker-cls", "another.Worker") == (None, False)
 
 
 @pytest.mark.parametrize(

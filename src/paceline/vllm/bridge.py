@@ -43,7 +43,7 @@ class BridgeOptions:
 
     folder: Path
     skips_drafting: bool = True
-    """Whether the draft model's pass is left out where nobody drafts, if `RouteWorker` is there to do it."""
+    """Whether the drafter is left out where nobody drafts, if `RouteWorker` is there to do it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the value of the key `paceline` of `additional_config`."""

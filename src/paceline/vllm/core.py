@@ -174,7 +174,7 @@ class RouteCore:
             try:
                 self.follow_routes()
                 now = self._clock()
-                self._writer.write(now, is_urgent=is_urgent)
+                self._writer.write(now, is_urgent=is_urgent, is_idle=not self.driver.requests)
                 if now - self._saved_at >= SAVE_S:
                     self._save()
             except Exception:

@@ -28,6 +28,9 @@ from paceline.vllm.upkeep import Upkeep
 
 NUM_PLAIN_STEPS = 8
 """Steps without drafts by which a machine is known that nothing was measured on before."""
+LEARNED_OFF = 8
+"""While every route is off, the policy is told one step of so many: there is nothing to learn but what steps
+cost."""
 MAX_UNKNOWN = 32
 
 
@@ -37,7 +40,7 @@ class StepDrafts(NamedTuple):
     depth: int = 0
     """Most tokens that any request drafts: what the worker is told."""
     skips: bool = False
-    """Whether the worker leaves the drafter's pass out."""
+    """Whether the worker leaves the drafter out altogether."""
 
 
 class RouteDriver:
@@ -78,6 +81,7 @@ class RouteDriver:
         self._upkeep = Upkeep()
         self._ended: list[tuple[RouteRequest, FinishReason]] = []
         self._num_steps = 0
+        self._is_off = self._is_nobody_allowed()
 
     def put_in_force(self, routes: RoutesFile) -> None:
         """Go by other routes from the next step on; requests that run included."""
@@ -90,6 +94,14 @@ class RouteDriver:
         for name, entry in changed.items():
             self.policy.set_route(name, entry.settings, by=entry.by, now=now)
         self.routes_version = routes.version
+        self._is_off = self._is_nobody_allowed()
+
+    def _is_nobody_allowed(self) -> bool:
+        """Whether there are no drafts, whatever a request says: it can ask for less than its route allows."""
+        table = self.policy.routes
+        return self.facts.drafter is None or all(
+            table[name].speculation is Speculation.OFF for name in table.names
+        )
 
     def add(self, request_id: str, extra_args: Mapping[str, Any] | None, num_prompt_tokens: int) -> None:
         """Take note of a request that came. What it says wrongly is noted and has no effect on others."""
@@ -150,23 +162,28 @@ class RouteDriver:
         # What they verify was planned a step ago, and what is planned now, they verify in the next.
         planned, probes = [Planned(*one, one[1].planned) for one in found], self._probes
         drafts = self._plan(candidates, load, self._clock(), most)
-        if drafts.skips and any(not part.is_decoding for part, _ in found):
-            # A prompt has to be whole in the drafter's KV too: who drafts later may share it.
-            drafts = drafts._replace(skips=False)
-        if drafts.skips:
-            for _, request in found:
-                request.holds_drafts = False
-        num_rows = sum(part.num_tokens + part.num_drafted for part, _ in found)
-        passes = pass_rows(num_rows, len(found), drafts.depth) if self.facts.has_draft_kv else ()
-        return Step(began_at, self._clock() - began_at, planned, passes, probes), drafts
+        passes: tuple[int, ...] = ()
+        if self.facts.has_draft_kv:
+            if drafts.skips and any(not part.is_decoding for part, _ in found):
+                # A prompt has to be whole in the drafter's KV too: who drafts later may share it.
+                drafts = drafts._replace(skips=False)
+            if drafts.skips:
+                for _, request in found:
+                    request.holds_drafts = False
+            num_rows = sum(part.num_tokens + part.num_drafted for part, _ in found)
+            passes = pass_rows(num_rows, len(found), drafts.depth)
+        is_off = self._is_off and not probes and not any(part.num_drafted for part, _ in found)
+        return Step(began_at, self._clock() - began_at, planned, passes, probes, is_off), drafts
 
     def _plan(self, candidates: Sequence[Candidate], load: Load, now: float, most: int) -> StepDrafts:
         known = [
             (one, self.requests[one.request_id]) for one in candidates if one.request_id in self.requests
         ]
-        if not known:
+        if not known or self._is_off:
             self._probes = {}
-            return StepDrafts(self.depth(0))
+            for _, request in known:
+                request.planned = PLAIN
+            return StepDrafts(self.depth(0), self._can_skip and (bool(known) or not self.facts.has_draft_kv))
         views = [self._view(one, request) for one, request in known]
         plan = self.policy.plan(
             StepView(
@@ -179,8 +196,8 @@ class RouteDriver:
             is_within = choice.draft_length <= most
             request.planned = choice if is_within else choice._replace(draft_length=most)
         depth = max(request.planned.draft_length for _, request in known)
-        skips = False
-        if not depth and self.facts.can_skip and self.facts.has_draft_kv and not self._is_looking:
+        skips = not depth and self._can_skip
+        if skips and self.facts.has_draft_kv:
             holders = [
                 (choice, self.policy.is_paused(request.route))
                 for (_, request), choice in zip(known, plan.choices, strict=True)
@@ -188,6 +205,10 @@ class RouteDriver:
             ]
             skips = self._upkeep.skips(holders, self.policy.costs.draft(MODEL).seconds(len(known)))
         return StepDrafts(self.depth(depth), skips)
+
+    @property
+    def _can_skip(self) -> bool:
+        return self.facts.can_skip and not (self.facts.has_draft_kv and self._is_looking)
 
     @property
     def _is_looking(self) -> bool:
@@ -225,7 +246,8 @@ class RouteDriver:
         record = self._timing.record(step, parts, self.load, self.preemptions.total(), told_at, now)
         self._num_steps += any(part.is_decoding for part in parts)
         self.counts.on_step(record)
-        self.policy.on_step_of(record, step.probes)
+        if not step.is_off or self._num_steps <= NUM_PLAIN_STEPS or record.number % LEARNED_OFF == 0:
+            self.policy.on_step_of(record, step.probes)
         self._upkeep.ledger.earn(record.duration_s)
         ended, self._ended = self._ended, []
         for request, reason in ended:

@@ -15,7 +15,7 @@ from paceline.vllm.engine_json import counts_from_json, counts_to_json, report_f
 
 FORMAT = 1
 WHAT = "a file of an engine core"
-EVERY_S = 0.25
+EVERY_S, IDLE_EVERY_S = 1.0, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,25 +143,35 @@ class EngineWriter:
     Args:
         path: the file.
         values: makes the record as plain values; called only where it is to be written.
-        every_s: least seconds between two writings, but where something changed that must not wait.
+        every_s: least seconds between two writings, but where something changed that must not wait. Making
+            the record keeps steps waiting for some milliseconds.
+        idle_every_s: the same while there are no steps.
     """
 
-    def __init__(self, path: Path, values: Callable[[], Mapping[str, Any]], every_s: float = EVERY_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        values: Callable[[], Mapping[str, Any]],
+        every_s: float = EVERY_S,
+        idle_every_s: float = IDLE_EVERY_S,
+    ) -> None:
         self._path = path
         self._values = values
-        self._every_s = every_s
+        self._every_s, self._idle_every_s = every_s, idle_every_s
         self._written_at: float | None = None
         self.fault: str | None = None
         """Why the last writing failed; serving goes on, and it is tried again."""
 
-    def write(self, now: float, *, is_urgent: bool = False) -> bool:
+    def write(self, now: float, *, is_urgent: bool = False, is_idle: bool = False) -> bool:
         """Write if it is time, or urgent; say whether it was.
 
         Args:
             now: reading of any monotonic clock, the same each time, seconds.
             is_urgent: whether a state changed.
+            is_idle: whether there are no requests.
         """
-        if not is_urgent and self._written_at is not None and now - self._written_at < self._every_s:
+        every_s = self._idle_every_s if is_idle else self._every_s
+        if not is_urgent and self._written_at is not None and now - self._written_at < every_s:
             return False
         self._written_at = now
         try:

@@ -9,6 +9,8 @@ from paceline.config.drafter_names import MODEL, SUFFIX
 
 LOOK_UPS = ("ngram", "ngram_gpu", "suffix")
 """vLLM's speculative methods that run no model."""
+FULL_LENGTH = ("ngram_gpu", "suffix", "medusa", "extract_hidden_states")
+"""Methods that draft as many tokens as vLLM was started with: told another number, they fail."""
 
 
 def drafter_of(method: str | None) -> str | None:
@@ -34,10 +36,12 @@ class EngineFacts:
     """vLLM's `num_speculative_tokens`."""
     is_async: bool = False
     can_vary_depth: bool = True
-    """Whether it may draft fewer tokens in one step than in another. Not where ranks of data parallelism run
-    the drafter together: one that made fewer passes would let the others wait for ever."""
+    """Whether it may draft fewer tokens in one step than in another. Not by the methods of `FULL_LENGTH`, nor
+    where ranks of data parallelism run the drafter together: one that made fewer passes would let the others
+    wait for ever."""
     can_skip: bool = False
-    """Whether it can leave the drafter's pass out where nobody drafts."""
+    """Whether it can leave the drafter out where nobody drafts: a model's pass, or looking up and what vLLM
+    does around it."""
     parts: Mapping[str, str] = field(default_factory=dict)
     """Models, devices and versions in words: what was learned is good for exactly these."""
 

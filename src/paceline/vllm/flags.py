@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.config.drafter_names import MODEL
 from paceline.config.server import ServeSettings
 from paceline.errors import ConfigError
 from paceline.vllm.bridge import ADDITIONAL_KEY, BridgeOptions
@@ -100,8 +99,8 @@ def launch_of(settings: ServeSettings, extra: Sequence[str] = ()) -> Launch:
     given = (*settings.vllm.flags, *extra)
     is_headless = has_flag(given, "headless")
     speculative = speculative_of(settings)
-    # Only for what runs a model; another worker class than vLLM's own is left in its place.
-    skips = speculative.drafter == MODEL and not has_flag(given, "worker-cls")
+    # Another worker class than vLLM's own is left in its place.
+    skips = speculative.can_be_left_out and not has_flag(given, "worker-cls")
     flags = tuple(_flags(settings, speculative, BridgeOptions(bridge.absolute(), skips), is_headless))
     # A second --middleware is a second middleware, and no contradiction.
     check_extra(given, [flag.name for flag in flags if flag.name != "middleware"])
@@ -129,7 +128,7 @@ def _flags(
     yield Flag("served-model-name", settings.model_name, "what clients call the model")
     yield Flag("scheduler-cls", SCHEDULER, "routes and their draft lengths")
     if options.skips_drafting:
-        yield Flag("worker-cls", WORKER, "leaves the draft model's pass out where nobody drafts")
+        yield Flag("worker-cls", WORKER, "leaves the drafter out where nobody drafts")
     ours = {ADDITIONAL_KEY: options.to_json()}
     yield Flag("additional-config", _json({**settings.vllm.additional_config, **ours}),
                "where serving process and engine cores meet")  # fmt: skip

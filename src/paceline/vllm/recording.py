@@ -37,6 +37,8 @@ class Step(NamedTuple):
     """Rows of each of the drafter's passes at its end."""
     probes: Probes
     """Of the plan by which the drafts that it verifies were made."""
+    is_off: bool = False
+    """Whether it verifies nothing, and no route allowed any drafts when it was planned."""
 
 
 def part_of(one: Planned, outcomes: Mapping[str, Outcome], now: float) -> SequenceStep:

@@ -25,15 +25,17 @@ from paceline.clock import monotonic
 from paceline.records import FinishReason
 from paceline.vllm.bridge import BridgeOptions
 from paceline.vllm.core import RouteCore
-from paceline.vllm.facts import EngineFacts
+from paceline.vllm.facts import FULL_LENGTH, EngineFacts
+from paceline.vllm.questions import spare_questions
 from paceline.vllm.recording import Step
 from paceline.vllm.steps import Candidate, Load, Outcome, ScheduledPart
 
 logger = init_logger("vllm.paceline")
 
 SKIPS = "paceline_skips_drafting"
-"""Attribute of a `SchedulerOutput` by which `RouteWorker` is told to leave the drafter's pass out."""
+"""Attribute of a `SchedulerOutput` by which `RouteWorker` is told to leave the drafter out."""
 WORKER = "paceline.vllm.RouteWorker"
+NGRAM = "ngram"
 
 _REASONS = {
     RequestStatus.FINISHED_STOPPED: FinishReason.STOP,
@@ -71,6 +73,8 @@ class RouteScheduling:
         self._began_at = monotonic()
         self._is_updating = False
         self._was_short = False
+        self.makes_no_drafts = False
+        """Whether the step that was scheduled last leaves the drafter out, so that no drafts come of it."""
         logger.info(
             "routes: %s; drafter: %s (%s, at most %d); bridge: %s",
             ", ".join(self._routes.driver.policy.routes.names), facts.drafter, facts.method,
@@ -100,6 +104,7 @@ class RouteScheduling:
         most, load = scheduler_output.num_spec_tokens_to_schedule, self._load(num_prompt_rows)
         step, drafts = self._routes.begin(parts, candidates, load, self._began_at, most)
         scheduler_output.num_spec_tokens_to_schedule = drafts.depth
+        self.makes_no_drafts = drafts.skips
         if drafts.skips:
             setattr(scheduler_output, SKIPS, True)
         if step is not None:
@@ -221,6 +226,10 @@ class RouteScheduling:
 class SyncRouteScheduler(RouteScheduling, Scheduler):
     """vLLM's scheduler with routes, where each step is done before the next is scheduled."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        spare_questions()
+
 
 class RouteScheduler(RouteScheduling, AsyncScheduler):
     """vLLM's scheduler with routes: what `--scheduler-cls paceline.vllm.RouteScheduler` names.
@@ -245,22 +254,25 @@ def engine_facts(config: Any, *, skips: bool) -> EngineFacts:
 
     Args:
         config: vLLM's `VllmConfig`.
-        skips: whether the drafter's pass may be left out where nobody drafts.
+        skips: whether the drafter may be left out where nobody drafts.
     """
     speculation, parallel = config.speculative_config, config.parallel_config
     runs_model = speculation is not None and (speculation.use_eagle() or speculation.uses_draft_model())
     is_alone = parallel.data_parallel_size == 1
+    method = None if speculation is None else speculation.method
+    # A model with a recurrent state counts each step as one of drafts, or none: vLLM reads the state by that.
+    can_look_away = method == NGRAM and not config.model_config.is_hybrid
     draft = getattr(getattr(speculation, "draft_model_config", None), "model", None) if runs_model else None
     return EngineFacts(
         rank=parallel.data_parallel_index,
         vllm_version=vllm.__version__,
-        method=None if speculation is None else speculation.method,
+        method=method,
         max_draft_length=config.num_speculative_tokens if speculation is not None else 0,
         is_async=bool(config.scheduler_config.async_scheduling),
-        can_vary_depth=is_alone or not runs_model,
+        can_vary_depth=method not in FULL_LENGTH and (is_alone or not runs_model),
         can_skip=bool(
-            skips and runs_model and is_alone and not config.use_v2_model_runner
-            and parallel.worker_cls == WORKER
+            skips and (runs_model or can_look_away) and is_alone
+            and not config.use_v2_model_runner and parallel.worker_cls == WORKER
         ),
         parts={
             "model": f"{config.model_config.model} {config.model_config.dtype}",

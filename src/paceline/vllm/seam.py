@@ -46,6 +46,7 @@ _ASYNC = "vllm.v1.core.sched.async_scheduler:AsyncScheduler"
 _CORE = "vllm.v1.engine.core:EngineCore"
 _RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
 _PROPOSER = "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer"
+_LOOK_UPS = "vllm.v1.spec_decode.ngram_proposer:NgramProposer"
 _REQUEST = "vllm.v1.request:Request"
 
 METHODS = (
@@ -62,6 +63,19 @@ METHODS = (
     Method("vllm.v1.core.block_pool:BlockPool", "get_num_free_blocks", ("self",)),
     Method("vllm.v1.worker.gpu_worker:Worker", "init_device", ("self",)),
     Method("vllm.v1.worker.gpu_worker:Worker", "execute_model", ("self", "scheduler_output")),
+    Method(_CORE, "post_step", ("self", "model_executed")),
+    Method(
+        _LOOK_UPS,
+        "propose",
+        (
+            "self",
+            "num_speculative_tokens",
+            "sampled_token_ids",
+            "num_tokens_no_spec",
+            "token_ids_cpu",
+            "slot_mappings",
+        ),
+    ),
     Method("vllm.config.speculative:SpeculativeConfig", "use_eagle", ("self",)),
     Method("vllm.config.speculative:SpeculativeConfig", "uses_draft_model", ("self",)),
 )
@@ -104,6 +118,19 @@ SAID = (
     Said(f"{_PROPOSER}.propose", "if self.num_speculative_tokens == 0:", "drafting none"),
     Said(f"{_RUNNER}.propose_draft_token_ids", "self.drafter.propose(", "what RouteWorker replaces"),
     Said(f"{_RUNNER}.propose_draft_token_ids", "next_token_ids=next_token_ids", "whose length it reads"),
+    Said(f"{_CORE}.post_step", "self.model_executor.take_draft_token_ids()", "what is not asked"),
+    Said(f"{_CORE}.__init__", "self.batch_queue: (", "whether steps overlap"),
+    Said(f"{_RUNNER}._prepare_inputs", "use_spec_decode = self.speculative_config is not None",
+         "a step as without speculation"),
+    Said(f"{_RUNNER}.execute_model", "use_spec_decode = self.speculative_config is not None", "the same"),
+    Said(f"{_RUNNER}.sample_tokens", "spec_config = self.speculative_config", "the same, and no look-up"),
+    Said(f"{_RUNNER}._sample", "if spec_decode_metadata is None:", "the plain sampler"),
+    Said(f"{_RUNNER}._bookkeeping_sync", "self.input_batch.token_ids_cpu[req_idx, start_idx:end_idx] =",
+         "what is looked into, kept in each step"),
+    Said(f"{_LOOK_UPS}.__init__", "[[]] * 1024,", "a warm-up that looks nothing up"),
+    Said(f"{_LOOK_UPS}.__init__", "self.k =", "its longest drafts"),
+    Said(f"{_LOOK_UPS}.__init__", "self.max_model_len =", "the width of what it looks into"),
+    Said("vllm.config:ModelConfig", "def is_hybrid", "a model with a recurrent state"),
     Said(_REQUEST, "self.spec_token_ids", "a request's drafts"),
     Said(_REQUEST, "self.is_prefill_chunk", "whether more of its prompt is to come"),
     Said(_REQUEST, "self.num_stale_output_tokens", "tokens of before a preemption"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.config.drafter_names import SUFFIX, with_mixed
+from paceline.config.drafter_names import MODEL, SUFFIX, with_mixed
 from paceline.config.engine import EngineSettings
 from paceline.config.routes import DEFAULT_MAX_DRAFT_LENGTH, RouteSettings, Speculation
 from paceline.config.server import ServeSettings
@@ -28,6 +28,11 @@ class Speculative:
     """What routes call it: `model` or `suffix`."""
     max_draft_length: int
     """No draft is longer, whatever a route says."""
+
+    @property
+    def can_be_left_out(self) -> bool:
+        """Whether there is a worker that leaves this drafter out of steps in which nobody drafts."""
+        return self.drafter == MODEL or (self.config or {}).get("method") == NGRAM
 
     def check(self, name: str, route: RouteSettings) -> None:
         """Refuse what a route says and vLLM could not do.

@@ -34,13 +34,11 @@ def served(
 ) -> Iterator[Served]:
     """vLLM with routes, by each of the two methods; small chunks of prompts, and prefix caching."""
     flags: dict[str, Any] = {"max_num_batched_tokens": 64, "enable_prefix_caching": True}
-    if request.param == "ngram":
-        found = Served(model, tmp_path_factory.mktemp("ngram"), THREE, speculative_config=NGRAM, **flags)
-    else:
-        found = Served(
-            model, tmp_path_factory.mktemp("draft"), THREE, speculative_config=draft_model(model),
-            worker_cls="paceline.vllm.RouteWorker", **flags,
-        )  # fmt: skip
+    method = NGRAM if request.param == "ngram" else draft_model(model)
+    found = Served(
+        model, tmp_path_factory.mktemp(request.param), THREE, speculative_config=method,
+        worker_cls="paceline.vllm.RouteWorker", **flags,
+    )  # fmt: skip
     yield found
     found.close()
 
