@@ -196,6 +196,7 @@ def test_changes_outlive_their_keeper_and_the_whole_server(server: Running, path
         below = descendants(server.process.pid)
         assert server.stop(signal.SIGINT) == 0
         assert "stopped: 0 answers finished, 0 ended unfinished" in server.lines
+        assert not [line for line in server.lines if "at the next start" in line], "the file is as it was"
         # Ray ends its own by signal; the last may be on its way when the command has gone.
         until(lambda: not [pid for pid in below if Path(f"/proc/{pid}").exists()])
     kept = sorted(file.name.split(".", 1)[1] for file in (cache / "acceptance").glob("*.json"))
