@@ -17,6 +17,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from paceline.cli.main import cli
+from paceline.cli.routes import Administration
 from tests.server.running import TOKEN, Running, limits, running, settings_of, write_models
 
 
@@ -46,6 +47,29 @@ def test_routes_are_listed_set_explained_and_reset(server: Running) -> None:
     assert shown["decisions"][-1]["by"] == "admin"
     assert "speculating -> off" in run(server, "explain", "code").stdout
     assert json.loads(run(server, "reset", "code", "--json").stdout)["overlay"] == {}
+
+
+@pytest.mark.parametrize(("label", "reports"), [("replica", "replicas"), ("engine", "reports")])
+def test_of_several_engines_it_is_said_which_decided(
+    monkeypatch: pytest.MonkeyPatch, label: str, reports: str
+) -> None:
+    decision = {"by": "policy", "before": "paused", "after": "speculating", "sentence": "so"}
+    entries: dict[str, Any] = {"name": "chat", "overlay": {}, "in_force": {}, "report": None}
+    monkeypatch.setenv("PACELINE_ADMIN_TOKEN", "a-token-of-tests")
+
+    def explained(*numbers: str) -> str:
+        def answers(self: Administration, method: str, path: str, body: Any = None) -> Any:
+            if path.endswith("routes"):
+                return {"routes": [{reports: dict.fromkeys(numbers), **entries}]}
+            return {"decisions": [{**decision, "time": 0.0, label: 1}]}
+
+        monkeypatch.setattr(Administration, "ask", answers)
+        result = CliRunner().invoke(cli, ["routes", "explain", "chat"])
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()[-1].split("  ", 1)[1]
+
+    assert explained("0", "1") == f"{label} 1, policy: paused -> speculating: so"
+    assert explained("0") == "policy: paused -> speculating: so"
 
 
 @pytest.mark.parametrize(

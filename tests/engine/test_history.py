@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,37 @@ def test_its_key_is_what_acceptance_depends_on_and_nothing_else(
     same = key()
     assert key(machine="other", threads="64") == same
     assert len({same, key(target="c"), key(draft="c"), key(weights="int8")}) == 4
+
+
+def test_engines_of_the_same_models_write_over_nothing_of_each_other(tmp_path: Path) -> None:
+    stores = [HistoryStore(tmp_path, "key", number) for number in (0, 1)]
+    served = [Served(store) for store in stores]
+    for number, one in enumerate(served):
+        one.serve(50 + 50 * number)
+        one.observers.tell_end()
+    learned = [one.policy.history() for one in served]
+    assert learned[0] != learned[1]
+    assert [store.load() for store in stores] == learned, "a number's next engine goes on"
+
+
+def test_an_engine_without_a_history_begins_with_the_latest_of_the_same_models(tmp_path: Path) -> None:
+    alone, first, second = (HistoryStore(tmp_path, "key", number) for number in (None, 0, 1))
+    assert second.load() is None
+    other = Served(HistoryStore(tmp_path, "kez", 0))
+    other.serve(50)
+    other.observers.tell_end()
+    assert second.load() is None, "other models say nothing of these"
+    for number, store in enumerate((alone, first)):
+        served = Served(store)
+        served.serve(50 + 50 * number)
+        path = store.save(served.policy.history())
+        os.utime(path, ns=(number, number))
+    assert alone.load() != first.load()
+    assert second.load() == first.load()
+    os.utime(alone.path, ns=(2, 2))
+    assert second.load() == alone.load()
+    first.path.unlink()
+    assert first.load() == alone.load()
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,23 @@ def test_drafts_are_as_long_as_the_longest_that_a_route_wants() -> None:
     assert speculative(routes=off, default_route="batch")["num_speculative_tokens"] == 2
 
 
+def test_where_every_route_that_speculates_looks_up_there_is_no_draft_model() -> None:
+    routes = {
+        "chat": {"drafters": ["suffix"]},
+        "code": {"drafters": "suffix"},
+        "batch": {"speculation": "off"},
+    }
+    for draft in ({}, {"draft": "org/draft"}, {"vllm": {"draft": "org/draft"}}):
+        found = launch(routes=routes, **draft)
+        assert found.speculative.config == {"method": "ngram", "num_speculative_tokens": 8}
+        told = ["the draft model is not loaded: look-ups draft for all routes"] if draft else []
+        assert list(found.notes) == told
+    assert speculative(routes={"chat": {"speculation": "off"}}, draft="org/draft")["method"] == "draft_model"
+    model = {"speculative": {"model": "org/other"}}
+    with pytest.raises(ConfigError, match="'model' among them"):
+        launch(routes=routes, vllm=model)
+
+
 def test_what_is_said_for_vllm_goes_over_what_follows() -> None:
     eagle = {"method": "eagle3", "model": "org/head"}
     assert speculative(draft="org/draft", vllm={"speculative": eagle}) == {
@@ -94,7 +111,13 @@ def test_without_a_drafter_there_are_no_drafts_and_no_route_may_want_any() -> No
         ({"target": "models/file.gguf"}, "a single file"),
         ({"target": "./not/there"}, "no folder that is there"),
         ({"drafts": {"a": "org/a", "b": "org/b"}}, "2 draft models.*vllm.draft"),
-        ({"routes": {"chat": {"drafters": ["suffix"]}}, "draft": "org/draft"}, "'model' among them"),
+        (
+            {"routes": {"chat": {"drafters": ["suffix"]}, "code": {}}, "draft": "org/draft"},
+            "'model' among them",
+        ),
+        ({"vllm": {"model": "~/not/there"}}, "vllm.model '~/not/there', no folder that is there"),
+        ({"vllm": {"model": "/"}}, "a folder without config"),
+        ({"vllm": {"draft": "./not/there"}}, "vllm.draft './not/there', no folder"),
         ({"vllm": {"speculative": {"num_speculative_tokens": 4}}}, "drafts of 5 tokens on route 'chat'"),
         ({"vllm": {"speculative": {"num_speculative_tokens": 0}}}, "a number from 1"),
         ({"capture": {"path": "x.jsonl", "share": 0.5}}, "capture, which is not served on vLLM"),
@@ -114,6 +137,9 @@ def test_a_folder_of_safetensors_is_given_by_its_full_path(tmp_path: Path) -> No
         launch(target=str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     assert launch(target=str(tmp_path)).model == str(tmp_path)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HOME", str(tmp_path.parent))
+        assert launch(target="a-preset", vllm={"model": f"~/{tmp_path.name}"}).model == str(tmp_path)
 
 
 def test_drafters_have_a_worker_that_can_leave_them_out() -> None:

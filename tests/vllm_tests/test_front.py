@@ -22,8 +22,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from paceline.config.file import load_serve_config
 from paceline.config.server import ServeSettings
 from paceline.errors import ConfigError
+from paceline.vllm import ending
 from paceline.vllm.bridge import Bridge, replace_json
 from paceline.vllm.bridge_metrics import BridgeCollector
+from paceline.vllm.ending import ended_with
 from paceline.vllm.flags import launch_of
 from paceline.vllm.front import Front
 from paceline.vllm.launch import in_use, prepare, settings_of
@@ -272,6 +274,61 @@ def test_limits_hold(tmp_path: Path) -> None:
     assert after.status_code == 200
 
 
+class Server:
+    """What vLLM runs, as far as its end goes."""
+
+    def __init__(self) -> None:
+        self.should_exit = False
+        self.config = SimpleNamespace(timeout_graceful_shutdown=None)
+
+
+class EngineClient:
+    """What stops vLLM's engine."""
+
+    def __init__(self) -> None:
+        self.stopped_within: float | None = None
+
+    def shutdown(self, timeout: float) -> None:
+        self.stopped_within = timeout
+
+
+def test_answers_that_an_ending_engine_left_open_end_and_later_ones_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(ending, "SENT_WITHIN_S", 0.0)
+    limited = {"api_keys": {"team": {"key": "key-of-team", "max_concurrent": 1}}}
+    settings, server, vllm = write(tmp_path, server=limited), Server(), EngineClient()
+    assert settings.bridge_path is not None
+
+    async def main() -> tuple[list[httpx.Response], httpx.Response]:
+        service = VllmService(settings, settings.bridge_path)
+        inner = Front(behind(), admin_app(service), service, lambda: SERVED, 8)
+        async with (
+            running(service),
+            ended_with(server, vllm, inner),
+            httpx.AsyncClient(transport=httpx.ASGITransport(inner), base_url="http://test") as client,
+        ):
+            asked = {"json": {"model": "tiny"}, "headers": TEAM}
+            # The first never ends by itself, and the second waits for its turn behind it.
+            open_ones = [asyncio.create_task(client.post("/invocations", **asked)) for _ in range(2)]
+            await asyncio.sleep(0.05)
+            vllm.shutdown(timeout=3.0)
+            later = await client.post("/v1/completions", **asked)
+            assert not any(one.done() for one in open_ones), "the engine may finish what it has"
+            server.should_exit = True
+            return [await one for one in open_ones], later
+
+    (streaming, waiting), later = asyncio.run(main())
+    assert vllm.stopped_within == 3.0
+    assert server.config.timeout_graceful_shutdown == ending.GIVEN_UP_AFTER_S
+    assert streaming.text.startswith("data: {}\n\n")
+    assert '"code": "shutting_down"' in streaming.text
+    assert streaming.text.endswith("data: [DONE]\n\n")
+    for refused in (waiting, later):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+
+
 def test_a_change_reaches_the_file_of_the_engine_cores_and_outlives_the_process(tmp_path: Path) -> None:
     settings = write(tmp_path)
     bridge = Bridge(tmp_path / "site.vllm")
@@ -438,6 +495,7 @@ def test_the_middleware_lives_as_long_as_the_server(tmp_path: Path, monkeypatch:
     )
     models = SimpleNamespace(base_model_paths=[SimpleNamespace(name="tiny")], lora_requests={"adapter": None})
     app.state.openai_serving_models = models
+    app.state.server, app.state.engine_client = Server(), EngineClient()
     app.add_middleware(RouteMiddleware)
     with TestClient(app) as client:
         answer = client.post("/v1/completions", json={"model": "adapter:code"}, headers=TEAM)

@@ -6,7 +6,7 @@ import datetime
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -187,8 +187,17 @@ def explain(name: str, limit: int, url: str | None, config: Path | None, as_json
     for one in decisions:
         at = datetime.datetime.fromtimestamp(one["time"]).astimezone()
         click.echo(
-            f"{at:%Y-%m-%d %H:%M:%S}  {one['by']}: {one['before']} -> {one['after']}: {one['sentence']}"
+            f"{at:%Y-%m-%d %H:%M:%S}  {_whose(one, route)}"
+            f"{one['by']}: {one['before']} -> {one['after']}: {one['sentence']}"
         )
+
+
+def _whose(decision: Mapping[str, Any], route: Mapping[str, Any]) -> str:
+    """Return which of several engines decided, in words; nothing where there is one."""
+    for key, reports in (("replica", "replicas"), ("engine", "reports")):
+        if key in decision and len(route.get(reports) or ()) > 1:
+            return f"{key} {decision[key]}, "
+    return ""
 
 
 def _change(text: str) -> tuple[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from paceline.administration.address import free_port
 from paceline.cli.output import print_json
 from paceline.config.file import load_serve_config
 from paceline.config.server import ServeSettings
@@ -56,6 +57,7 @@ def serve(path: Path, extra: tuple[str, ...], **options: Any) -> None:
         click.echo(f"note: {note}", err=True)
     if not launch.is_headless:
         prepare(settings, launch, flags)
+        free_port(settings.server.host, settings.server.port)
         click.echo(f"starting vLLM {version} with routes {', '.join(settings.engine.routes)}", err=True)
     become_vllm(launch)
 

@@ -73,8 +73,9 @@ class EngineSettings(BaseModel):
     guess that serving corrects."""
     acceptance_history: bool = False
     """Whether what the policy learns of acceptance and of the length of answers is kept for the next start
-    with the same models, in `PACELINE_CACHE/acceptance`. A server keeps it unless this says false or
-    calibration is off; elsewhere each start begins anew unless this says true."""
+    with the same models, in `PACELINE_CACHE/acceptance`; each replica keeps its own. A
+    server keeps it unless this says false or calibration is off; elsewhere each start begins anew unless this
+    says true."""
     decision_log: Path | None = None
     """File that the policy's decisions are appended to."""
     verification: Verification = Verification.COUPLED

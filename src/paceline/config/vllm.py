@@ -23,7 +23,7 @@ class VllmSettings(Section):
     """The same, of the model that proposes; not given, `draft`."""
     speculative: Mapping[str, Any] = Field(default_factory=dict)
     """Keys of vLLM's --speculative-config, over those that follow from `draft` and the routes: {method:
-    eagle3, model: ...}, {prompt_lookup_max: 6}."""
+    eagle3, model: ...}, {prompt_lookup_min: 2, prompt_lookup_max: 5}."""
     additional_config: Mapping[str, Any] = Field(default_factory=dict)
     """Keys of vLLM's --additional-config beside Paceline's own, as some platforms want them."""
     flags: tuple[str, ...] = ()

@@ -27,13 +27,16 @@ OF_THE_MACHINE = ("machine", "threads", "device", "kernels")
 
 
 def history_store(
-    target: LoadedModel, drafts: Mapping[str, LoadedModel], settings: EngineSettings
+    target: LoadedModel,
+    drafts: Mapping[str, LoadedModel],
+    settings: EngineSettings,
+    replica: int | None = None,
 ) -> HistoryStore:
     """Return where the history of these models is kept: in the cache folder, by the content of their files
-    and how their weights are held."""
+    and how their weights are held; for each of several replicas by itself."""
     parts = describe(target, drafts, settings)
     key = cost_key({name: value for name, value in parts.items() if name not in OF_THE_MACHINE})
-    return HistoryStore(cache_dir() / "acceptance", key)
+    return HistoryStore(cache_dir() / "acceptance", key, replica)
 
 
 class KeptHistory:

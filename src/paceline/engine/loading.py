@@ -55,12 +55,18 @@ class LoadedEngine:
     """Of the draft models, by what their drafters are called."""
 
 
-def load_engine(settings: EngineSettings, on_progress: Progress = lambda share, text: None) -> LoadedEngine:
+def load_engine(
+    settings: EngineSettings,
+    on_progress: Progress = lambda share, text: None,
+    *,
+    replica: int | None = None,
+) -> LoadedEngine:
     """Load the models, share the KV memory out, put the drafters in place and measure what steps cost.
 
     Args:
         settings: what to load.
         on_progress: told while step costs are measured, which is where a policy needs them.
+        replica: number among several engines of these settings, each of which keeps a history of its own.
 
     Raises:
         ModelError, DownloadError: a model's files cannot be had or used.
@@ -106,7 +112,7 @@ def load_engine(settings: EngineSettings, on_progress: Progress = lambda share, 
         policy=policy,
     )
     if settings.acceptance_history and policy is not None:
-        engine.observers.add(KeptHistory(policy, history_store(target, drafts, settings)))
+        engine.observers.add(KeptHistory(policy, history_store(target, drafts, settings, replica)))
     release_free_memory()
     names = {name: draft.name for name, draft in drafts.items()}
     return LoadedEngine(engine, target.tokenizer, target.chat_template, target.name, names)

@@ -53,7 +53,7 @@ class EngineServer:
         Raises:
             PacelineError: the models cannot be had, used, or held.
         """
-        server = cls(await asyncio.to_thread(_load_in_turn, settings), settings, link)
+        server = cls(await asyncio.to_thread(_load_in_turn, settings, link.number), settings, link)
         await server._service.start()
         await link.open(server._follower.take, server._answerer)
         return server
@@ -69,13 +69,14 @@ class EngineServer:
         self._service.close()
 
 
-def _load_in_turn(settings: ServeSettings) -> LoadedEngine:
-    """Load the models; where step costs may have to be measured, one replica of this machine at a time, so
-    that they do not disturb one another, and all but the first find them measured."""
+def _load_in_turn(settings: ServeSettings, number: int) -> LoadedEngine:
+    """Load the models of the replica of that number; where step costs may have to be measured, one replica of
+    this machine at a time, so that they do not disturb one another, and all but the first find them
+    measured."""
     if settings.engine.calibration == "off":
-        return load(settings)
+        return load(settings, replica=number)
     with _turn():
-        return load(settings)
+        return load(settings, replica=number)
 
 
 @contextmanager

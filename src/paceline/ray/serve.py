@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from types import FrameType
 
 from ray import serve
 
+from paceline.administration.address import free_port
 from paceline.config.memory import available_memory
 from paceline.config.server import ServeSettings
 from paceline.errors import ConfigError, ServingError
@@ -61,8 +61,7 @@ def run(settings: ServeSettings, num_replicas: int, address: str | None, say: Sa
     with connected(address) as cluster:
         share = share_of(cluster.node_cpus, num_replicas, engine.threads)
         kv_memory = _kv_memory(sizes, num_replicas) if cluster.is_ours else None
-        settings = with_share(settings, share.threads, kv_memory)
-        with _stopping() as stop, _deployed(settings, num_replicas, share, cluster, port, stop):
+        with _stopping() as stop, _deployed(settings, num_replicas, share, kv_memory, cluster, port, stop):
             say(
                 f"serving {settings.model_name} at {_url(settings.server.host, port)} "
                 f"({num_replicas} replicas of {share.threads} threads)"
@@ -96,6 +95,7 @@ def _deployed(
     settings: ServeSettings,
     num_replicas: int,
     share: Share,
+    kv_memory: int | None,
     cluster: Cluster,
     port: int,
     stop: threading.Event,
@@ -107,6 +107,7 @@ def _deployed(
             remedy="Stop it with serve shutdown, or take another cluster",
         )
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    # The hub has what the file says, since it tells what of it changed.
     start_hub(HUB, settings, num_replicas)
     try:
         serve.start(
@@ -114,7 +115,7 @@ def _deployed(
             http_options={"host": settings.server.host, "port": port},
             logging_config=LOGGING,
         )
-        _deploy(settings, num_replicas, share)
+        _deploy(with_share(settings, share.threads, kv_memory), num_replicas, share)
         _wait_until_it_runs(stop)
         yield
     finally:
@@ -209,17 +210,7 @@ def _port(settings: ServeSettings, *, is_here: bool) -> int:
                 remedy="Name one with --port",
             )  # fmt: skip
         return port
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            one.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                given=f"{host}:{port}: {error.strerror}",
-                expected="an address of this machine and a free port",
-                remedy="Give others with --host and --port",
-            ) from None
-        return int(one.getsockname()[1])
+    return free_port(host, port)
 
 
 def _url(host: str, port: int) -> str:

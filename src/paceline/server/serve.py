@@ -35,9 +35,14 @@ GRACE_S = 10
 Progress = Callable[[float, str], None]
 
 
-def load(settings: ServeSettings, on_progress: Progress = lambda share, text: None) -> LoadedEngine:
-    """Load the models of a server; what is raised says `load_engine`."""
-    return load_engine(settings.engine, on_progress)
+def load(
+    settings: ServeSettings,
+    on_progress: Progress = lambda share, text: None,
+    *,
+    replica: int | None = None,
+) -> LoadedEngine:
+    """Load the models of a server; see `load_engine`."""
+    return load_engine(settings.engine, on_progress, replica=replica)
 
 
 async def serve(

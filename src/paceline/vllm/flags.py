@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.config.drafter_names import SUFFIX
 from paceline.config.server import ServeSettings
 from paceline.errors import ConfigError
 from paceline.vllm.bridge import ADDITIONAL_KEY, BridgeOptions
 from paceline.vllm.extra_flags import check_extra, has_flag
-from paceline.vllm.model_names import loadable
+from paceline.vllm.model_names import as_named, loadable
 from paceline.vllm.speculative import Speculative, describe, speculative_of
 
 SCHEDULER, WORKER = "paceline.vllm.RouteScheduler", "paceline.vllm.RouteWorker"
@@ -104,7 +105,8 @@ def launch_of(settings: ServeSettings, extra: Sequence[str] = ()) -> Launch:
     flags = tuple(_flags(settings, speculative, BridgeOptions(bridge.absolute(), skips), is_headless))
     # A second --middleware is a second middleware, and no contradiction.
     check_extra(given, [flag.name for flag in flags if flag.name != "middleware"])
-    model = settings.vllm.model or loadable(settings.engine.target, "target")
+    named = settings.vllm.model
+    model = loadable(settings.engine.target, "target") if named is None else as_named(named, "vllm.model")
     notes = tuple(_notes(settings, speculative))
     return Launch(model, flags, given, speculative, bridge.absolute(), is_headless, notes)
 
@@ -159,6 +161,9 @@ def _notes(settings: ServeSettings, speculative: Speculative) -> Iterator[str]:
         unused.append("decision_log (decisions are in the folder of vllm.bridge)")
     if unused:
         yield f"not used by vLLM: {', '.join(unused)}"
+    has_draft = settings.vllm.draft or settings.engine.draft_models
+    if has_draft and speculative.drafter == SUFFIX:
+        yield "the draft model is not loaded: look-ups draft for all routes"
     coupled = [name for name, one in settings.engine.routes.items() if "verification" in one.model_fields_set]
     if coupled:
         yield f"vLLM verifies drafts in its own way: verification of {', '.join(coupled)} is not used"

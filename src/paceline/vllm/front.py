@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from paceline.administration.access import Caller
 from paceline.administration.http_errors import error_body, error_response
 from paceline.administration.routing import ROUTE_HEADER
-from paceline.errors import BusyError, DeadlineError, PacelineError
+from paceline.errors import BusyError, DeadlineError, PacelineError, ShutDownError
 from paceline.vllm.model_list import ModelList
 from paceline.vllm.request_body import PATHS, RequestRouter, check_no_route
 from paceline.vllm.served import VllmService
@@ -51,6 +52,19 @@ class Front:
         # vLLM queues without end, unless the configuration says otherwise.
         self._most = num_seqs + server.max_queued if "max_queued" in server.model_fields_set else None
         self._num_open = 0
+        self._deadlines: set[asyncio.Timeout] = set()
+        self._is_closed = self._has_ended = False
+
+    def refuse(self) -> None:
+        """Take no more requests: vLLM's engine finishes those it has. Safe in any thread."""
+        self._is_closed = True
+
+    def end(self) -> None:
+        """End the answers under way: vLLM's engine has stopped."""
+        self._is_closed = self._has_ended = True
+        for deadline in self._deadlines:
+            if not deadline.expired():
+                deadline.reschedule(asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or let vLLM answer."""
@@ -91,20 +105,32 @@ class Front:
             answer = _Answer(send, routed.route)
             try:
                 async with asyncio.timeout(self._timeout_s) as deadline:
-                    await caller.take_turn()
-                    try:
-                        inner = _with_length(scope, len(routed.body))
-                        await self._app(inner, _Replay(routed.body, receive), answer.send)
-                    finally:
-                        caller.end_turn()
+                    with self._endable(deadline):
+                        await caller.take_turn()
+                        try:
+                            self._check_open()
+                            inner = _with_length(scope, len(routed.body))
+                            await self._app(inner, _Replay(routed.body, receive), answer.send)
+                        finally:
+                            caller.end_turn()
             except TimeoutError:
                 if not deadline.expired():
                     raise
-                await answer.end_late(_late(self._timeout_s), scope, receive)
+                error = _stopping() if self._has_ended else _late(self._timeout_s)
+                await answer.end_early(error, scope, receive)
         finally:
             self._num_open -= 1
 
+    @contextlib.contextmanager
+    def _endable(self, deadline: asyncio.Timeout) -> Iterator[None]:
+        self._deadlines.add(deadline)
+        try:
+            yield
+        finally:
+            self._deadlines.discard(deadline)
+
     def _take_place(self) -> None:
+        self._check_open()
         if self._most is not None and self._num_open >= self._most:
             raise BusyError(
                 given=f"a request beside {self._num_open} that run or wait",
@@ -112,6 +138,10 @@ class Front:
                 remedy="Try again later",
             )
         self._num_open += 1
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise _stopping()
 
 
 class _Answer:
@@ -129,7 +159,7 @@ class _Answer:
             MutableHeaders(scope=message)[ROUTE_HEADER] = self._route
         await self._send(message)
 
-    async def end_late(self, error: PacelineError, scope: Scope, receive: Receive) -> None:
+    async def end_early(self, error: PacelineError, scope: Scope, receive: Receive) -> None:
         """End it: as a whole where nothing was sent yet, else by an event of its stream."""
         if not self._has_begun:
             await error_response(error)(scope, receive, self._send)
@@ -189,4 +219,12 @@ def _late(timeout_s: float) -> DeadlineError:
         given=f"a request that took longer than {timeout_s:g} s",
         expected="an answer by then",
         remedy="Ask for fewer tokens, or raise server.request_timeout_s",
+    )
+
+
+def _stopping() -> ShutDownError:
+    return ShutDownError(
+        given="a request to a server that is shutting down",
+        expected="one that is answered before it stops",
+        remedy="Send it again once the server is back; server.shutdown_timeout_s is for answers that run",
     )

@@ -22,6 +22,7 @@ from paceline.administration.error_handlers import add_error_handlers
 from paceline.errors import ConfigError, PacelineError
 from paceline.vllm.bridge import BridgeOptions
 from paceline.vllm.bridge_metrics import BridgeCollector
+from paceline.vllm.ending import ended_with
 from paceline.vllm.front import Front
 from paceline.vllm.launch import in_use, settings_of
 from paceline.vllm.served import VllmService, running
@@ -76,7 +77,8 @@ async def serving(app: ASGIApp, state: Any) -> AsyncIterator[ASGIApp]:
 
     Args:
         app: the application.
-        state: as vLLM fills it: `vllm_config`, `openai_serving_models`.
+        state: as vLLM fills it: `vllm_config`, `openai_serving_models`, `server`,
+            `engine_client`.
 
     Raises:
         ConfigError: vLLM was not started by `paceline vllm serve`, or its configuration is wrong by now.
@@ -92,7 +94,8 @@ async def serving(app: ASGIApp, state: Any) -> AsyncIterator[ASGIApp]:
                 config = state.vllm_config
                 num_seqs = config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size
                 front = Front(app, admin_app(service), service, lambda: served_names(state), num_seqs)
-                yield wrapped(front, service, registry)
+                async with ended_with(state.server, state.engine_client, front):
+                    yield wrapped(front, service, registry)
             finally:
                 registry.unregister(collector)
 

@@ -31,6 +31,31 @@ def loadable(name: str, key: str) -> str:
     return name
 
 
+def as_named(name: str, key: str) -> str:
+    """Return what vLLM is to be told for a model that was named for it: as it is, but a folder by its whole
+    path.
+
+    Args:
+        name: as the configuration has it.
+        key: its key there, `vllm.model` or `vllm.draft`.
+
+    Raises:
+        ConfigError: it is a folder that is not there, where vLLM would ask the hub, or not one of a model.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir() and not (path / "config.json").is_file():
+        problem = "a folder without config.json"
+    elif name.startswith((".", "/", "~")) and not path.exists():
+        problem = "no folder that is there"
+    else:
+        return str(path.absolute()) if path.exists() else name
+    raise ConfigError(
+        given=f"{key} {name!r}, {problem}",
+        expected="a folder of safetensors with config.json, or ORGANISATION/NAME of the hub",
+        remedy="Correct the path; one that is not absolute counts from the folder that the command is run in",
+    )
+
+
 def _not_loadable(given: str, key: str) -> ConfigError:
     ours = "model" if key == "target" else "draft"
     return ConfigError(

@@ -47,6 +47,7 @@ _CORE = "vllm.v1.engine.core:EngineCore"
 _RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
 _PROPOSER = "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer"
 _LOOK_UPS = "vllm.v1.spec_decode.ngram_proposer:NgramProposer"
+_SERVE = "vllm.entrypoints.launchers.launcher:serve_http"
 _REQUEST = "vllm.v1.request:Request"
 
 METHODS = (
@@ -136,6 +137,9 @@ SAID = (
     Said(_REQUEST, "self.num_stale_output_tokens", "tokens of before a preemption"),
     Said(_REQUEST, "self.num_computed_tokens", "how far it is computed"),
     Said(_REQUEST, "def num_output_tokens", "tokens of its answer"),
+    Said(_SERVE, "app.state.server = server", "uvicorn's server"),
+    Said(_SERVE, "server.should_exit = True", "said when the engine has stopped"),
+    Said(_SERVE, "engine_client.shutdown", "what stops the engine"),
     Said("vllm.sampling_params:SamplingParams", "extra_args:", "where a request names its route"),
 )  # fmt: skip
 

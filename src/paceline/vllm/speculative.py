@@ -12,7 +12,7 @@ from paceline.config.routes import DEFAULT_MAX_DRAFT_LENGTH, RouteSettings, Spec
 from paceline.config.server import ServeSettings
 from paceline.errors import ConfigError
 from paceline.vllm.facts import drafter_of
-from paceline.vllm.model_names import loadable
+from paceline.vllm.model_names import as_named, loadable
 
 NGRAM, DRAFT_MODEL = "ngram", "draft_model"
 LENGTH = "num_speculative_tokens"
@@ -60,7 +60,7 @@ class Speculative:
             raise ConfigError(
                 given=f"drafters = {list(route.drafters)} of route {name!r}",
                 expected=f"{self.drafter!r} among them: it is the one drafter that vLLM was started with",
-                remedy="Name it, or switch speculation off for this route",
+                remedy="Name it, or switch speculation off for this route; drafter: suffix looks up for all",
             )
 
     def serves(self, route: RouteSettings) -> bool:
@@ -112,16 +112,26 @@ def _method(settings: ServeSettings) -> dict[str, Any]:
         # Only a draft model of its own follows from `draft`: the head of another method is not the same file.
         model = _draft_model(settings) if said["method"] == DRAFT_MODEL and "model" not in said else None
         return {} if model is None else {"model": model}
-    uses_model = engine.drafter != SUFFIX and (settings.vllm.draft or engine.draft_models or "model" in said)
-    if not uses_model:
+    has_model = "model" in said or settings.vllm.draft or engine.draft_models
+    if not has_model or engine.drafter == SUFFIX or ("model" not in said and _wants_suffix_alone(engine)):
         return {"method": NGRAM}
     model = None if "model" in said else _draft_model(settings)
     return {"method": DRAFT_MODEL, **({} if model is None else {"model": model})}
 
 
+def _wants_suffix_alone(engine: EngineSettings) -> bool:
+    """Whether nothing but look-ups is to draft: each route that speculates says so, and there is one."""
+    said = [
+        route.drafters if "drafters" in route.model_fields_set else ()
+        for route in engine.routes.values()
+        if route.speculation is not Speculation.OFF
+    ]
+    return engine.drafter is None and bool(said) and all(one == (SUFFIX,) for one in said)
+
+
 def _draft_model(settings: ServeSettings) -> str | None:
     if settings.vllm.draft is not None:
-        return settings.vllm.draft
+        return as_named(settings.vllm.draft, "vllm.draft")
     models = list(settings.engine.draft_models.values())
     if len(models) > 1:
         raise ConfigError(

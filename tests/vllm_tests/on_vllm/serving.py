@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -69,11 +70,13 @@ class Serving:
     Args:
         folder: of the configuration.
         model: folder of target and draft model alike.
+        changes: to `values`; a value of None takes a key out.
     """
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, **changes: Any) -> None:
         self.path = folder / "site.yaml"
-        self.values = values(model)
+        changed = {**values(model), **changes}
+        self.values = {key: value for key, value in changed.items() if value is not None}
         self.write(self.values)
         self.log = folder / "log"
         self.http = httpx.Client(
@@ -89,6 +92,7 @@ class Serving:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, "vllm", "serve", "--config", str(self.path)],
                 stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                start_new_session=True,
             )  # fmt: skip
         process = self._process
 
@@ -101,17 +105,28 @@ class Serving:
 
         until(is_up, START_S)
 
-    def stop(self) -> int:
+    def stop(self, number: int = signal.SIGTERM, *, is_for_all: bool = False) -> int:
+        """Send a signal, to all of its processes as a terminal does or to the first, and return its exit code
+        once it has gone."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
+        pid = self._process.pid
+        (os.killpg if is_for_all else os.kill)(pid, number)
         code = self._process.wait(60)
         self._process = None
+        until(lambda: not has_group(pid), WAIT_S)
         return code
 
     def close(self) -> None:
-        if self._process is not None:
-            self.stop()
-        self.http.close()
+        """Stop it, whatever state it is in."""
+        process = self._process
+        try:
+            if process is not None:
+                self.stop()
+        finally:
+            if process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            self.http.close()
 
     def ask(self, model: str = "tiny", *, key: str = OTHER_KEY, **more: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {key}", **more.pop("headers", {})}
@@ -137,6 +152,10 @@ class Serving:
             for line in answer.iter_lines():
                 if line.startswith("data: {"):
                     yield json.loads(line[6:])
+                elif line.startswith("data: "):
+                    assert line == "data: [DONE]"
+                    return
+            raise AssertionError("a stream that was cut off")
 
     def admin(self, method: str, path: str, **options: Any) -> Any:
         answer = self.http.request(method, path, headers=ADMIN, **options)
@@ -157,6 +176,15 @@ class Serving:
 
         until(lambda: read().get("paceline_sequences_running") == 0.0, WAIT_S)
         return read()
+
+
+def has_group(pid: int) -> bool:
+    """Whether there are processes of that group still."""
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def until(condition: Callable[[], bool], most_s: float) -> None:
