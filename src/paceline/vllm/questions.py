@@ -14,7 +14,7 @@ _post_step = EngineCore.post_step
 
 def spare_questions() -> None:
     """Let the engine cores of this process ask only where their scheduler does not know the answer."""
-    EngineCore.post_step = _ask_unless_known  # type: ignore[method-assign]
+    EngineCore.post_step = _ask_unless_known
 
 
 def _ask_unless_known(self: EngineCore, model_executed: bool) -> None:
