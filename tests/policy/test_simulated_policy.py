@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from paceline.policy.costs import CostCurve
+from paceline.policy.interface import FixedPolicy
 from paceline.policy.routes import RouteSettings
 from paceline.policy.simulation.curves import roofline
 from paceline.policy.simulation.simulator import Simulator
@@ -263,6 +264,22 @@ def test_matches_get_long_again_after_probes_of_a_single_token(seed: int) -> Non
     policy = auto(drafters=("suffix",))
     result = Simulator(machine(), [traffic], policy, seed).run(steps=500)
     assert result.mean_draft_length("r", 150) > 1.5
+
+
+def test_rare_sure_matches_are_taken_though_the_mean_step_gains_little_by_them() -> None:
+    # At sixteen sequences a row costs three quarters of a token.
+    traffic = {
+        "acceptance": GOOD, "suffix": AcceptanceProcess(0.95, coverage=0.08), "has_model": False,
+        "concurrency": 16, "prompt_tokens": 16, "output_tokens": 150, "is_geometric": True,
+    }  # fmt: skip
+    gains = []
+    for seed in range(3):
+        plain = SimulatedRoute("r", speculation=fixed(0), **traffic)
+        without = Simulator(machine(), [plain], FixedPolicy(), seed).run(steps=600).goodput_between(100)
+        policy = auto(drafters=("suffix",))
+        result, _ = run_auto(machine(), policy=policy, steps=600, seed=seed, **traffic)
+        gains.append(result.goodput_between(100) / without)
+    assert np.mean(gains) > 1.015
 
 
 def test_a_draft_model_that_costs_as_much_as_the_target_is_left_alone() -> None:

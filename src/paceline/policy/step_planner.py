@@ -29,6 +29,10 @@ ACCEPTANCE_CHANGE = 0.1
 LEAST_GAIN = 0.02
 """Goodput that drafting must add before it is done, if all sequences draft: estimates are no better than
 that."""
+LEAST_LOOKUP_GAIN = 0.002
+"""The same for look-ups alone. What they find gets a row only where its own confidence pays for it at the
+moment's prices (`rule.StepRule.lengths`), so a wrong estimate costs no more than looking; and where matches
+are rare but sure, the mean over all steps is little while those steps gain much."""
 
 
 def _by_value(arm: Arm) -> float:
@@ -217,9 +221,10 @@ class StepPlanner:
             candidates = [Candidate(arm.profile, arm.start_s, arm.slots) for arm in arms]
             passes = self.passes[next(iter(models))] if models else self._first  # type: ignore[index]
             choice = best_lengths(candidates, plain_gain, verify, passes.seconds, price)
-        num_drafting = sum(length > 0 for length in choice.lengths)
-        least = LEAST_GAIN * num_drafting / max(1, self.num_sequences)
-        if num_drafting and price is None and choice.speedup < 1 + least:
+        least = sum(
+            least_gain(arm.model) for arm, length in zip(arms, choice.lengths, strict=True) if length
+        ) / max(1, self.num_sequences)
+        if least and price is None and choice.speedup < 1 + least:
             return choice._replace(
                 lengths=[0] * len(arms),
                 gain=choice.plain_gain,
@@ -269,6 +274,11 @@ def _is_alike(now: AcceptanceLevel, then: AcceptanceLevel) -> bool:
         and abs(now.theta - then.theta) <= ACCEPTANCE_CHANGE
         and now.num_observed <= 2 * then.num_observed + 8
     )
+
+
+def least_gain(model: str | None) -> float:
+    """Return what drafting must add to goodput, with a draft model or, where there is none, with look-ups."""
+    return LEAST_LOOKUP_GAIN if model is None else LEAST_GAIN
 
 
 def _row_seconds(table: np.ndarray, rows: float) -> float:
