@@ -58,6 +58,11 @@ class Scatter:
     freedom: int
     """Degrees of freedom."""
 
+    @property
+    def t95(self) -> float:
+        """Student's t for 95 % intervals."""
+        return _T95[self.freedom - 1] if self.freedom <= len(_T95) else 2.0
+
     @classmethod
     def of(cls, cells: Iterable[Sequence[Sequence[float]]]) -> Scatter | None:
         """Return the scatter of these cells; none where no cell has two pairs.
@@ -98,8 +103,7 @@ class Ratio:
         mean = float(np.log(np.array(ratios)).mean())
         if scatter is None:
             return cls(math.exp(mean), None, None)
-        t = _T95[scatter.freedom - 1] if scatter.freedom <= len(_T95) else 2.0
-        half = t * scatter.deviation / math.sqrt(len(ratios))
+        half = scatter.t95 * scatter.deviation / math.sqrt(len(ratios))
         return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 

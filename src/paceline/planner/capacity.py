@@ -111,7 +111,8 @@ def at_load(model: StepModel, work: Workload, concurrency: int, draft_length: in
 def best_at(model: StepModel, work: Workload, concurrency: int, most: int = MOST_DRAFTS) -> LoadPoint:
     """Return the steady state with the draft length of the most tokens per second.
 
-    Length 0 stands unless another gains as much as the policy asks for before it speculates (`LEAST_GAIN`).
+    Length 0 stands unless another gains as much as the policy asks for before a draft model drafts
+    (`LEAST_GAIN`).
     """
     plain = at_load(model, work, concurrency, 0)
     points = [at_load(model, work, concurrency, k) for k in range(1, _most_drafts(work, most) + 1)]

@@ -42,6 +42,7 @@ class SpeculationPolicy:
         log: where decisions go; none keeps them in memory.
         log_path: file of decisions, where no `log` is given.
         model: what the draft model is called, where there is no more than one.
+        asks_rule: whether the engine asks a plan's rule which drafts get a row; else each is verified.
 
     Deterministic: equal views and records give equal answers. Not thread-safe.
     """
@@ -54,6 +55,7 @@ class SpeculationPolicy:
         log: DecisionLog | None = None,
         log_path: Path | None = None,
         model: str = "model",
+        asks_rule: bool = True,
     ) -> None:
         self.routes = routes
         self.costs = StepCosts(costs)
@@ -67,7 +69,7 @@ class SpeculationPolicy:
         self._model = model
         self._tracks: dict[str, RouteTrack] = {}
         self._of_label: dict[str | None, RouteTrack] = {}
-        self._planner = StepPlanner(self.costs, self.acceptance)
+        self._planner = StepPlanner(self.costs, self.acceptance, asks_rule=asks_rule)
         self._states = StateKeeper(self.costs, self.acceptance, self.log)
         self._past = Past(routes, self.acceptance, self._states)
         self._prober = Prober(self.costs, self.acceptance)

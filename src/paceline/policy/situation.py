@@ -14,7 +14,7 @@ from paceline.policy.interface import StepView
 from paceline.policy.profile import Prices
 from paceline.policy.states import Situation
 from paceline.policy.step_costs import StepCosts
-from paceline.policy.step_planner import least_gain
+from paceline.policy.step_planner import LEAST_GAIN
 from paceline.policy.tracks import RouteTrack
 
 TYPICAL_LENGTH = 3
@@ -140,7 +140,7 @@ def pays_alone(track: RouteTrack, view: StepView, costs: StepCosts, acceptance: 
     few = min(3, most)
     prices = Prices(price * max(0.0, float(verify[few] - verify[0])) / few, price * float(draft[1]))
     profile = acceptance.of(track.name, model or SUFFIX).replay.profile(most, weight, prices)
-    return best_lengths([Candidate(profile)], weight, verify, draft).speedup >= 1 + least_gain(model)
+    return best_lengths([Candidate(profile)], weight, verify, draft).speedup >= 1 + LEAST_GAIN
 
 
 def main_model(track: RouteTrack) -> str | None:

@@ -30,9 +30,10 @@ LEAST_GAIN = 0.02
 """Goodput that drafting must add before it is done, if all sequences draft: estimates are no better than
 that."""
 LEAST_LOOKUP_GAIN = 0.002
-"""The same for look-ups alone. What they find gets a row only where its own confidence pays for it at the
-moment's prices (`rule.StepRule.lengths`), so a wrong estimate costs no more than looking; and where matches
-are rare but sure, the mean over all steps is little while those steps gain much."""
+"""The same for look-ups alone, where the engine asks the rule of each step. What they find gets a row only
+where its own confidence pays for it at the moment's prices (`rule.StepRule.lengths`), so a wrong estimate
+costs no more than looking; and where matches are rare but sure, the mean over all steps is little while those
+steps gain much."""
 
 
 def _by_value(arm: Arm) -> float:
@@ -50,7 +51,8 @@ class Wanted(NamedTuple):
 class StepPlanner:
     """Turns views into draft lengths, at prices that it carries from step to step."""
 
-    def __init__(self, costs: StepCosts, acceptance: Acceptance) -> None:
+    def __init__(self, costs: StepCosts, acceptance: Acceptance, *, asks_rule: bool = True) -> None:
+        self._least_lookup_gain = LEAST_LOOKUP_GAIN if asks_rule else LEAST_GAIN
         self._costs = costs
         self._acceptance = acceptance
         self._price = self._plain_price = 0.0
@@ -222,7 +224,9 @@ class StepPlanner:
             passes = self.passes[next(iter(models))] if models else self._first  # type: ignore[index]
             choice = best_lengths(candidates, plain_gain, verify, passes.seconds, price)
         least = sum(
-            least_gain(arm.model) for arm, length in zip(arms, choice.lengths, strict=True) if length
+            self._least_lookup_gain if arm.model is None else LEAST_GAIN
+            for arm, length in zip(arms, choice.lengths, strict=True)
+            if length
         ) / max(1, self.num_sequences)
         if least and price is None and choice.speedup < 1 + least:
             return choice._replace(
@@ -274,11 +278,6 @@ def _is_alike(now: AcceptanceLevel, then: AcceptanceLevel) -> bool:
         and abs(now.theta - then.theta) <= ACCEPTANCE_CHANGE
         and now.num_observed <= 2 * then.num_observed + 8
     )
-
-
-def least_gain(model: str | None) -> float:
-    """Return what drafting must add to goodput, with a draft model or, where there is none, with look-ups."""
-    return LEAST_LOOKUP_GAIN if model is None else LEAST_GAIN
 
 
 def _row_seconds(table: np.ndarray, rows: float) -> float:

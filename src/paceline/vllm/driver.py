@@ -65,7 +65,9 @@ class RouteDriver:
         self.facts = facts
         self.routes_version = routes.version
         settings = {name: entry.settings for name, entry in routes.routes.items()}
-        self.policy = PipelinedPolicy(RouteTable(settings, routes.default_route), costs, log=log)
+        self.policy = PipelinedPolicy(
+            RouteTable(settings, routes.default_route), costs, log=log, asks_rule=False
+        )
         self.counts = Counts(tuple(settings))
         self.policy.log.add_listener(self.counts.on_decision)
         self.requests: dict[str, RouteRequest] = {}

@@ -1,4 +1,5 @@
-"""What an engine core says of itself, in a file that it replaces some four times a second."""
+"""What an engine core says of itself, in a file that it replaces once a second, and four times as often while
+it has no requests."""
 
 from __future__ import annotations
 

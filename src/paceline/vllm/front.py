@@ -150,19 +150,24 @@ class _Answer:
     def __init__(self, send: Send, route: str) -> None:
         self._send = send
         self._route = route
-        self._has_begun = False
+        self._has_begun = self._is_stream = False
 
     async def send(self, message: Message) -> None:
         """Pass a message on."""
         if message["type"] == "http.response.start":
             self._has_begun = True
-            MutableHeaders(scope=message)[ROUTE_HEADER] = self._route
+            headers = MutableHeaders(scope=message)
+            self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
+            headers[ROUTE_HEADER] = self._route
         await self._send(message)
 
     async def end_early(self, error: PacelineError, scope: Scope, receive: Receive) -> None:
-        """End it: as a whole where nothing was sent yet, else by an event of its stream."""
+        """End it: as a whole where nothing was sent yet, else by an event of its stream. A whole answer that
+        is on its way already stays as it is."""
         if not self._has_begun:
             await error_response(error)(scope, receive, self._send)
+            return
+        if not self._is_stream:
             return
         event = f"data: {json.dumps(error_body(error))}\n\ndata: [DONE]\n\n"
         await self._send({"type": "http.response.body", "body": event.encode(), "more_body": False})

@@ -261,7 +261,8 @@ def engine_facts(config: Any, *, skips: bool) -> EngineFacts:
     is_alone = parallel.data_parallel_size == 1
     method = None if speculation is None else speculation.method
     # A model with a recurrent state counts each step as one of drafts, or none: vLLM reads the state by that.
-    can_look_away = method == NGRAM and not config.model_config.is_hybrid
+    model = config.model_config
+    can_look_away = method == NGRAM and not (model.is_hybrid or model.has_inner_state)
     draft = getattr(getattr(speculation, "draft_model_config", None), "model", None) if runs_model else None
     return EngineFacts(
         rank=parallel.data_parallel_index,

@@ -12,6 +12,7 @@ The answers cannot change by either, since the target verifies every draft.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -69,10 +70,12 @@ def keep_threads() -> None:
 
     Otherwise numba takes OpenMP for its loops, too, and sets its number of threads to the CPUs of the calling
     thread. vLLM binds that thread to one, so that after the first look-up the model itself would run on one
-    thread for good."""
+    thread for good. Whoever named a layer (`NUMBA_THREADING_LAYER`) keeps it. This one is for one engine at a
+    time in a process, as vLLM's workers are."""
     import numba
 
-    numba.config.THREADING_LAYER = "workqueue"
+    if "NUMBA_THREADING_LAYER" not in os.environ:
+        numba.config.THREADING_LAYER = "workqueue"
 
 
 def compile_look_ups(drafter: Any) -> None:

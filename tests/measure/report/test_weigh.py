@@ -49,7 +49,25 @@ def test_what_forecasts_are_off_by_everywhere_is_taken_from_them() -> None:
 
 
 def test_a_single_setting_says_nothing_of_forecasts_and_stays_as_timed() -> None:
-    assert weighed({"chat": load(0.9, 1.2)}, 0.15)["chat"] == pytest.approx(0.9)
+    one = load(0.9, 1.2)
+    one["settings"][0]["speedup"] = {"value": 0.9, "low": 0.7, "high": 1.2}
+    found = weigh({"chat": [one]}, Scatter(0.15, 1))["chat"][0]["settings"][0]
+    assert found["weighed"] == found["speedup"]
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    draw = np.random.default_rng(11)
+    held = []
+    for _ in range(200):
+        true = draw.normal(0.1, 0.1, 8)
+        measured, forecast = true + draw.normal(0, 0.12, 8), true + draw.normal(0.05, 0.1, 8)
+        pairs = enumerate(zip(measured, forecast, strict=True))
+        routes = {str(i): [load(math.exp(m), math.exp(f))] for i, (m, f) in pairs}
+        deviation = 0.12 * math.sqrt(draw.chisquare(6) / 6)
+        for value, loads in zip(true, weigh(routes, Scatter(deviation, 6)).values(), strict=True):
+            one = loads[0]["settings"][0]["weighed"]
+            held.append(one["low"] <= math.exp(value) <= one["high"])
+    assert 0.88 < np.mean(held) < 0.99
 
 
 def test_bias_and_deviation_of_forecasts_are_found_again() -> None:
@@ -59,13 +77,13 @@ def test_bias_and_deviation_of_forecasts_are_found_again() -> None:
     known = Forecasts.of(list(zip(found.tolist(), variance.tolist(), strict=True)))
     assert known is not None
     assert known.bias == pytest.approx(-0.05, abs=0.02)
-    assert known.deviation == pytest.approx(0.12, abs=0.02)
+    assert math.sqrt(known.variance) == pytest.approx(0.12, abs=0.02)
 
 
 def test_forecasts_that_agree_by_luck_are_not_taken_for_certain() -> None:
     known = Forecasts.of([(0.01, 0.04), (0.012, 0.04)])
     assert known is not None
-    assert known.deviation == LEAST_DEVIATION
+    assert known.variance == pytest.approx(LEAST_DEVIATION**2 + 1 / (2 / (0.04 + LEAST_DEVIATION**2)))
 
 
 def test_weighed_speeds_are_nearer_to_the_truth_than_either_source() -> None:

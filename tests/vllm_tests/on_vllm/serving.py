@@ -17,6 +17,8 @@ from typing import Any
 import httpx
 import yaml
 
+from paceline.vllm.engine_file import EVERY_S
+
 TOKEN, KEY, OTHER_KEY = "admin-token-of-tests", "key-of-team-a", "key-of-team-b"
 ADMIN = {"Authorization": f"Bearer {TOKEN}"}
 PROMPT = "Count: one two three four five six seven eight. one two three"
@@ -168,12 +170,13 @@ class Serving:
         return one
 
     def series(self) -> dict[str, float]:
-        """Return all series of `/metrics`, once nothing runs."""
+        """Return all series of `/metrics`, once nothing runs and the engine has said so."""
 
         def read() -> dict[str, float]:
             lines = [line for line in self.http.get("/metrics").text.splitlines() if line[:1] != "#"]
             return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
+        time.sleep(2 * EVERY_S)  # what it said before the last request, it says no more then
         until(lambda: read().get("paceline_sequences_running") == 0.0, WAIT_S)
         return read()
 

@@ -117,7 +117,8 @@ def test_a_route_that_is_switched_while_it_streams_drafts_at_once_and_stops_at_o
 
     assert grown("look-ups", before_on, on) <= grown("steps", before_on, on)
     assert grown("look-ups", on, before_off) == grown("steps", on, before_off) > 0
-    assert grown("look-ups", off, last) == 0 < grown("steps", off, last)
+    # Drafts of the step in which it was switched may still be verified, which looks once more.
+    assert grown("look-ups", off, last) <= 1 < grown("steps", off, last)
     # It looked into all that was answered before it was on: what it found there stood.
     assert sum(chat.accepted) > 0
     assert batch.drafted == ()

@@ -154,7 +154,7 @@ def crossing_figures(
         for n, plain, on, label in sorted(best.values())
     ]
     timed = [
-        (load["concurrency"], max(one["weighed"]["value"] for one in load["settings"]))
+        (load["concurrency"], max(one["speedup"]["value"] for one in load["settings"]))
         for load in loads
         if load["settings"]
     ]

@@ -69,7 +69,7 @@ def _pairs(label: str, runs: Sequence[Run]) -> list[tuple[Run, Run]]:
 
 def _expected(label: str, forecasts: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the forecast for a setting. The policy's is the best of what it may choose from, plain decoding
-    among it; none where a draft model of its was not looked at."""
+    among it; none where nothing of that was looked at."""
     setting, found = Setting.parse(label), {one["setting"]: one["speedup"] for one in forecasts}
     if not setting.is_auto:
         return found.get(label)

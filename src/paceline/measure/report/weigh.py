@@ -5,7 +5,8 @@ that was timed thirty times far better. Over all routes and loads together it sh
 scatter (`cells.scatter_of`) and how far forecasts lie from what is measured, beyond that scatter: the
 random-effects estimate of DerSimonian and Laird (1986, Controlled Clinical Trials 7, 177-188), of the
 logarithms of measured over forecast. Each setting's speed is then the mean of both sources by the inverse of
-their variances. Settings that share their plain runs are taken for independent."""
+their variances. Settings that share their plain runs are taken for independent, and the policy and fixed
+lengths for off by the same."""
 
 from __future__ import annotations
 
@@ -19,7 +20,6 @@ from paceline.measure.regret import Scatter
 LEAST_DEVIATION = 0.03
 """Forecasts are never believed to be nearer than so much (natural logarithm), however well they agree with
 few runs."""
-_Z95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +28,27 @@ class Forecasts:
 
     bias: float
     """Mean of measured over forecast."""
-    deviation: float
-    """Of single settings from that."""
+    variance: float
+    """Of a forecast that was put right by it: of single settings from the mean, and of the mean."""
 
     @classmethod
     def of(cls, cells: Sequence[tuple[float, float]]) -> Forecasts | None:
-        """Return how forecasts did; none where there are none.
+        """Return how forecasts did; none for fewer than two settings, of which a mean says nothing new.
 
         Args:
             cells: of each setting that was timed, log(measured / forecast), and the variance that the scatter
                 of single runs leaves in it.
         """
-        if not cells:
+        if len(cells) < 2:
             return None
         weights = [1 / variance for _, variance in cells]
         mean = _mean(cells, weights)
         spread = sum(w * (found - mean) ** 2 for w, (found, _) in zip(weights, cells, strict=True))
         whole = sum(weights)
         below = whole - sum(w * w for w in weights) / whole
-        between = max(0.0, (spread - (len(cells) - 1)) / below) if len(cells) > 1 else 0.0
-        between = max(between, LEAST_DEVIATION**2)
-        return cls(_mean(cells, [1 / (between + variance) for _, variance in cells]), math.sqrt(between))
+        between = max((spread - (len(cells) - 1)) / below, LEAST_DEVIATION**2)
+        weights = [1 / (between + variance) for _, variance in cells]
+        return cls(_mean(cells, weights), between + 1 / sum(weights))
 
 
 def _mean(cells: Sequence[tuple[float, float]], weights: Sequence[float]) -> float:
@@ -65,12 +65,14 @@ def weigh(
         routes: figures of the loads of each (`cells.load_figures`).
         scatter: of single runs' speedups.
     """
-    variance = scatter.deviation**2 if scatter is not None else 0.0
     forecasts = None
-    if variance > 0:
+    if scatter is not None and scatter.deviation > 0:
         forecasts = Forecasts.of(
             [
-                (math.log(one["speedup"]["value"] / one["forecast_speedup"]), variance / one["num_turns"])
+                (
+                    math.log(one["speedup"]["value"] / one["forecast_speedup"]),
+                    scatter.deviation**2 / one["num_turns"],
+                )
                 for loads in routes.values()
                 for load in loads
                 for one in load["settings"]
@@ -82,7 +84,7 @@ def weigh(
             {
                 **load,
                 "settings": [
-                    {**one, "weighed": _weighed(one, variance, forecasts)} for one in load["settings"]
+                    {**one, "weighed": _weighed(one, scatter, forecasts)} for one in load["settings"]
                 ],
             }
             for load in loads
@@ -91,11 +93,11 @@ def weigh(
     }
 
 
-def _weighed(one: Mapping[str, Any], variance: float, forecasts: Forecasts | None) -> dict[str, Any]:
-    if forecasts is None or one["forecast_speedup"] is None:
+def _weighed(one: Mapping[str, Any], scatter: Scatter | None, forecasts: Forecasts | None) -> dict[str, Any]:
+    if scatter is None or forecasts is None or one["forecast_speedup"] is None:
         return dict(one["speedup"])
     measured, expected = math.log(one["speedup"]["value"]), math.log(one["forecast_speedup"]) + forecasts.bias
-    by_runs, by_forecast = one["num_turns"] / variance, 1 / forecasts.deviation**2
+    by_runs, by_forecast = one["num_turns"] / scatter.deviation**2, 1 / forecasts.variance
     mean = (by_runs * measured + by_forecast * expected) / (by_runs + by_forecast)
-    half = _Z95 / math.sqrt(by_runs + by_forecast)
+    half = scatter.t95 / math.sqrt(by_runs + by_forecast)
     return {"value": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half)}
