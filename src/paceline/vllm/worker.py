@@ -12,7 +12,6 @@ The answers cannot change by either, since the target verifies every draft.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -74,7 +73,7 @@ def keep_threads() -> None:
     time in a process, as vLLM's workers are."""
     import numba
 
-    if "NUMBA_THREADING_LAYER" not in os.environ:
+    if numba.config.THREADING_LAYER == "default":
         numba.config.THREADING_LAYER = "workqueue"
 
 
