@@ -7,6 +7,8 @@ was left out.
 
 from __future__ import annotations
 
+import functools
+
 from vllm.v1.engine.core import EngineCore
 
 _post_step = EngineCore.post_step
@@ -17,6 +19,8 @@ def spare_questions() -> None:
     EngineCore.post_step = _ask_unless_known
 
 
+# What it stands for can be seen behind it, so that `vllm.seam` compares vLLM's own.
+@functools.wraps(_post_step)
 def _ask_unless_known(self: EngineCore, model_executed: bool) -> None:
     # With pipeline parallelism the step that is over is not the one that was scheduled last.
     is_known = self.batch_queue is None and getattr(self.scheduler, "makes_no_drafts", False)

@@ -13,6 +13,7 @@ from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu_worker import Worker
 
 from paceline.vllm.facts import FULL_LENGTH
+from paceline.vllm.questions import spare_questions
 from paceline.vllm.scheduler import RouteScheduler, RouteScheduling, SyncRouteScheduler, engine_facts
 from paceline.vllm.seam import METHODS, TESTED, Fields, Method, Said, seam_faults
 from paceline.vllm.worker import RouteWorker
@@ -23,6 +24,11 @@ def test_this_release_is_as_it_was() -> None:
 
     assert seam_faults() == []
     assert vllm.__version__ in TESTED
+
+
+def test_what_stands_in_for_vllms_own_hides_no_change_of_it() -> None:
+    spare_questions()
+    assert seam_faults() == []
 
 
 def test_all_that_is_overridden_is_compared() -> None:
@@ -90,6 +96,7 @@ def test_methods_told_their_full_length_are_those_that_vllm_lets_draft_no_other(
     [
         ("ngram", {}, True, True),
         ("ngram", {"is_hybrid": True}, True, False),
+        ("ngram", {"has_inner_state": True}, True, False),
         ("ngram", {"data_parallel_size": 2}, True, False),
         ("ngram", {"worker_cls": "auto"}, True, False),
         ("draft_model", {}, True, True),
@@ -101,9 +108,8 @@ def test_methods_told_their_full_length_are_those_that_vllm_lets_draft_no_other(
 def test_what_a_drafter_can_be_told(
     method: str, more: dict[str, Any], can_vary_depth: bool, can_skip: bool
 ) -> None:
-    values = {
-        "is_hybrid": False, "data_parallel_size": 1, "worker_cls": "paceline.vllm.RouteWorker", **more,
-    }  # fmt: skip
+    model = {"is_hybrid": False, "has_inner_state": False}
+    values = {"data_parallel_size": 1, "worker_cls": "paceline.vllm.RouteWorker", **model, **more}
     speculation = SimpleNamespace(
         method=method, use_eagle=lambda: False, uses_draft_model=lambda: method == "draft_model"
     )
@@ -113,7 +119,7 @@ def test_what_a_drafter_can_be_told(
             data_parallel_index=0, tensor_parallel_size=1, pipeline_parallel_size=1, **values
         ),
         scheduler_config=SimpleNamespace(async_scheduling=False),
-        model_config=SimpleNamespace(model="a", dtype="float32", is_hybrid=values["is_hybrid"]),
+        model_config=SimpleNamespace(model="a", dtype="float32", **{name: values[name] for name in model}),
     )  # fmt: skip
     facts = engine_facts(config, skips=True)
     assert (facts.can_vary_depth, facts.can_skip) == (can_vary_depth, can_skip)
