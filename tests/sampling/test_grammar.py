@@ -17,7 +17,7 @@ from paceline.errors import GenerationError, InvalidParameterError
 from paceline.parameters import StructuredOutput
 from paceline.records import SamplingParams
 from paceline.sampling.choice import choose, choose_with_confidence
-from paceline.sampling.grammar import MAX_CACHED, GrammarCompiler
+from paceline.sampling.grammar import MAX_CACHED, GrammarCompiler, _Vocabulary
 from paceline.sampling.grammar_state import GrammarState
 from paceline.sampling.processors import process
 from paceline.sampling.state import SamplingState
@@ -311,3 +311,11 @@ def test_an_error_carries_no_grammar_state() -> None:
     with pytest.raises(InvalidParameterError) as caught:
         start(json_schema={"type": "string", "pattern": "(?<=a)b"})
     assert not re.search("<state>|<grammar>", str(caught.value))
+
+
+def test_forced_text_is_cut_into_the_longest_tokens_of_its_bytes() -> None:
+    vocabulary = _Vocabulary([b"a", b"ab", b"", b"c", "\u00e9".encode()])
+    assert vocabulary(b"abca\xc3\xa9") == [1, 3, 0, 4]
+    assert vocabulary(b"") == []
+    with pytest.raises(ValueError, match="no token"):
+        vocabulary(b"az")

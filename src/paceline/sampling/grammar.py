@@ -8,6 +8,7 @@ on nothing that was looked at in between.
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections import OrderedDict
@@ -99,8 +100,26 @@ class _Vocabulary:
         self.eos_token_id = len(tokens)
 
     def __call__(self, text: bytes) -> list[int]:
-        """Only forced text would be tokenised, and nothing is forced."""
-        raise NotImplementedError
+        """Return tokens of these bytes, the longest first each time: for text that a grammar forces, of which
+        only the bytes count. This engine forces none; the protocol asks for it.
+
+        Raises:
+            ValueError: the text cannot be cut so.
+        """
+        ids, longest = self._ids
+        found: list[int] = []
+        while text:
+            size = next((n for n in range(min(len(text), longest), 0, -1) if text[:n] in ids), 0)
+            if not size:
+                raise ValueError(f"no token of this vocabulary begins {text[:8]!r}")
+            found.append(ids[text[:size]])
+            text = text[size:]
+        return found
+
+    @functools.cached_property
+    def _ids(self) -> tuple[dict[bytes, int], int]:
+        ids = {token: number for number, token in enumerate(self.tokens[:-1]) if token}
+        return ids, max(map(len, ids), default=0)
 
 
 def _tokenizer(tokens: list[bytes]) -> llguidance.LLTokenizer:
