@@ -4,7 +4,6 @@ than none."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,7 @@ from paceline.cli.plots import check_can_plot, save_panels
 
 if TYPE_CHECKING:
     from paceline.cli.input_file import InputRequest
-    from paceline.llm import LLM
-    from paceline.measure.load import LoadLoop, LoadRequest
-    from paceline.measure.load_mode import Mode
-    from paceline.measure.regret import RegretCell, Run, RunFile
-    from paceline.records import GenerationResult
+    from paceline.measure.regret import RegretCell, Run
 
 WARM_UP_REQUESTS = 1
 MOST_WARM_UP_REQUESTS = 8
@@ -41,15 +36,20 @@ MOST_WARM_UP_REQUESTS = 8
 @click.option("--settings", default="off,auto,model:2,model:4,suffix:4", show_default=True, metavar="S,S,...",
               help="off, auto, and fixed ones as DRAFTER:K.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(min=1), default=4, show_default=True, metavar="R",
-              help="Odd ones choose the best fixed setting, even ones compare with it.")  # fmt: skip
+              help="Odd ones choose the best fixed setting, even ones compare with it; of a single one, "
+              "slices do.")  # fmt: skip
 @click.option("--routes", metavar="R,R,...", help="Only these routes, in this order.  [default: all]")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="First N requests of each route only.")
 @click.option("--concurrency", default="1,4,16", show_default=True, metavar="N,N,...",
               help="Clients, each with one request at a time.")  # fmt: skip
+@click.option("--slice", "slice_size", type=click.IntRange(min=0), metavar="N",
+              help="Requests that are answered in one setting before the next has its turn; 0 is all, whole "
+              "runs.  [default: one a client]")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True, metavar="N")
 @click.option("--warm-up", type=click.IntRange(min=0), default=WARM_UP_REQUESTS, show_default=True,
               metavar="N",
-              help=f"Requests a client before each run, {MOST_WARM_UP_REQUESTS} at most.")  # fmt: skip
+              help="Requests a client in each setting before the first slice, "
+              f"{MOST_WARM_UP_REQUESTS} at most.")  # fmt: skip
 @click.option("--resume", type=click.Path(path_type=Path), metavar="FILE",
               help="Keep runs here, and go on from those that are there.")  # fmt: skip
 @click.option("--temperature", type=float, default=0.0, show_default="0, greedy", metavar="X")
@@ -63,21 +63,25 @@ MOST_WARM_UP_REQUESTS = 8
               help="Draw tokens/s over concurrency; needs the extra `plot`.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def regret(**options: Any) -> None:
-    """Compare the policy with every fixed setting, run by run.
+    """Compare the policy with every fixed setting, slice by slice.
 
     \b
-    All settings of a route and concurrency take turns, R times. Before each timed run some requests of the
-    same route are answered in the same setting, which is when the policy learns; they do not count.
+    The requests of a route are cut into slices. Of each slice all settings take turns, in an order that
+    rotates, so that a machine that slows down slows all of them; and that R times. Before the first slice
+    some requests are answered in each setting, which is when the policy learns; they do not count.
     """
     if options["plot"] is not None:
         check_can_plot()
     from paceline.llm import LLM
-    from paceline.measure.load import LoadLoop
-    from paceline.measure.regret import RunFile, parse_settings, summarise
+    from paceline.measure.regret import parse_settings, slice_size, summarise
+    from paceline.measure.regret_bench import RegretBench, WarmUp
+    from paceline.measure.run_file import RunFile
 
     drafters = ["model", "suffix", "mixed"] if options["draft"] is not None else ["suffix"]
     settings = parse_settings(options["settings"], drafters)
     concurrencies = parse_concurrencies(options["concurrency"])
+    for concurrency in concurrencies:
+        slice_size(options["slice_size"], concurrency)
     groups: dict[str | None, list[InputRequest]] = read_groups({**options, "mixed": False})
     runs = RunFile(options["resume"], _what(options))
     err = Console(stderr=True)
@@ -89,9 +93,15 @@ def regret(**options: Any) -> None:
         )
     with llm:
         prepared = {name: prepare_requests(llm, requests, options) for name, requests in groups.items()}
-        total = len(groups) * len(concurrencies) * len(settings) * options["repeats"]
-        with answers_progress(err, total) as progress:
-            bench = RegretBench(llm, LoadLoop(llm.loaded.engine), runs, settings, options["warm_up"])
+        bench = RegretBench(
+            llm.loaded.engine,
+            runs,
+            settings,
+            WarmUp(options["warm_up"], MOST_WARM_UP_REQUESTS),
+            options["slice_size"],
+        )
+        each = [bench.num_turns(requests, n) for requests in prepared.values() for n in concurrencies]
+        with answers_progress(err, sum(each) * options["repeats"]) as progress:
             for repeat in range(1, options["repeats"] + 1):
                 for index, (name, requests) in enumerate(prepared.items()):
                     for concurrency in concurrencies:
@@ -105,81 +115,19 @@ def regret(**options: Any) -> None:
         raise click.exceptions.Exit(1)
 
 
-class RegretBench:
-    """Runs cells on one engine, and keeps what they came to."""
-
-    def __init__(
-        self, llm: LLM, loop: LoadLoop, runs: RunFile, settings: Sequence[Mode], warm_up: int
-    ) -> None:
-        self._engine = llm.loaded.engine
-        self._loop = loop
-        self._runs = runs
-        self._settings = settings
-        self._warm_up = warm_up
-
-    def cell(
-        self, route: str, requests: Sequence[LoadRequest], concurrency: int, repeat: int, turn: int
-    ) -> Any:
-        """Run all settings of a cell once, yielding after each."""
-        from paceline.measure.regret import in_turns
-
-        answers: dict[str, dict[str, GenerationResult]] = {}
-        found: list[Run] = []
-        for mode in in_turns(self._settings, repeat, turn):
-            if not self._runs.has(route, concurrency, mode.label, repeat):
-                run, answers[mode.label] = self._run(route, requests, concurrency, mode, repeat)
-                found.append(run)
-            yield mode
-        off = answers.get("off")
-        for run in found:
-            # Runs of an earlier start have left no answers to compare with.
-            same = None if off is None or run.setting == "off" else _num_identical(answers[run.setting], off)
-            self._runs.add(replace(run, num_identical=same))
-
-    def _run(
-        self, route: str, requests: Sequence[LoadRequest], concurrency: int, mode: Mode, repeat: int
-    ) -> tuple[Run, dict[str, GenerationResult]]:
-        from paceline.measure.forecast import plain_seconds
-        from paceline.measure.load_cell import LoadCell
-        from paceline.measure.regret import Run
-        from paceline.policy.controller import SpeculationPolicy
-
-        policy = self._engine.policy
-        assert isinstance(policy, SpeculationPolicy)
-        if self._warm_up:
-            num = min(self._warm_up * concurrency, MOST_WARM_UP_REQUESTS)
-            self._loop.run(requests[-num:], min(concurrency, num), mode)
-        results, counts = self._loop.run(requests, concurrency, mode)
-        cell = LoadCell.of(route, concurrency, mode.label, list(results.values()), counts, None)
-        lengths = [(r.usage.prompt_tokens, r.usage.completion_tokens) for r in results.values()]
-        plain_s = plain_seconds(policy.costs, lengths, concurrency) if mode.is_auto else 0.0
-        predicted = plain_s / counts.wall_s if mode.is_auto and counts.wall_s > 0 else None
-        report = policy.report(policy.routes.resolve(requests[0].route))
-        state = (
-            report.state.value if report.reason is None else f"{report.state.value}: {report.reason.value}"
-        )
-        return Run(
-            route, concurrency, mode.label, repeat, cell.tokens_per_second, cell.num_outputs, None,
-            cell.acceptance_rate, cell.num_drafted / cell.num_decode_steps if cell.num_decode_steps else None,
-            predicted, state if mode.is_auto else None, policy.costs.median_error if mode.is_auto else None,
-        ), results  # fmt: skip
-
-
-def _num_identical(results: dict[str, GenerationResult], off: dict[str, GenerationResult]) -> int:
-    return sum(
-        r.token_ids == off[name].token_ids and r.finish_reason == off[name].finish_reason
-        for name, r in results.items()
-    )
-
-
 def _what(options: dict[str, Any]) -> dict[str, Any]:
     names = ("target", "draft", "settings", "routes", "limit", "concurrency", "max_tokens", "warm_up",
              "temperature", "top_p", "seed", "ignore_eos", "threads")  # fmt: skip
-    return {"input": str(options["input_file"]), **{name: options[name] for name in names}}
+    return {
+        "input": str(options["input_file"]),
+        **{name: options[name] for name in names},
+        "slice": options["slice_size"],
+    }
 
 
 def _engine_settings(options: dict[str, Any], max_num_seqs: int) -> Any:
     from paceline.config.engine import EngineSettings
+    from paceline.records import AnswerSharing
 
     optional = ("context_length", "kv_memory", "threads")
     return EngineSettings(
@@ -187,16 +135,20 @@ def _engine_settings(options: dict[str, Any], max_num_seqs: int) -> Any:
         draft=options["draft"],
         speculation="auto",
         max_num_seqs=max_num_seqs,
+        answer_sharing=AnswerSharing.TENANT_AND_ROUTE,  # settings are tenants
         **{name: options[name] for name in optional if options[name] is not None},
     )
 
 
 def _show(cells: Sequence[RegretCell], runs: Sequence[Run], options: dict[str, Any]) -> None:
-    from paceline.measure.regret import geometric_mean
+    from paceline.measure.paired import geometric_mean
 
     over_off = geometric_mean(c.auto_over_off.mean for c in cells if c.auto_over_off is not None)
     over_best = geometric_mean(
         c.auto_over_best_fixed.mean for c in cells if c.auto_over_best_fixed is not None
+    )
+    decoding = geometric_mean(
+        c.decode_auto_over_off.mean for c in cells if c.decode_auto_over_off is not None
     )
     errors = [run.step_error for run in runs if run.step_error is not None]
     step_error = sorted(errors)[len(errors) // 2] if errors else None
@@ -206,7 +158,8 @@ def _show(cells: Sequence[RegretCell], runs: Sequence[Run], options: dict[str, A
         print_json(
             {
                 **_what(options), "repeats": options["repeats"],
-                "auto_over_off": over_off, "auto_over_best_fixed": over_best, "median_step_error": step_error,
+                "auto_over_off": over_off, "decode_auto_over_off": decoding,
+                "auto_over_best_fixed": over_best, "median_step_error": step_error,
                 "cells": [cell.to_json() for cell in cells],
             }
         )  # fmt: skip
@@ -217,17 +170,21 @@ def _show(cells: Sequence[RegretCell], runs: Sequence[Run], options: dict[str, A
             ("draft", options["draft"] or "-"),
             (
                 "warm-up",
-                f"{options['warm_up']} requests a client before each run, {MOST_WARM_UP_REQUESTS} at most",
+                f"{options['warm_up']} requests a client before the first slice, "
+                f"{MOST_WARM_UP_REQUESTS} at most",
             ),
+            ("slices", _slices(options["slice_size"])),
             ("auto / off", _figure(over_off) + ", geometric mean over the cells"),
+            ("decoding, auto / off", _figure(decoding) + ", the same from first tokens on"),
             ("auto / best fixed", _figure(over_best) + ", geometric mean over the cells"),
             ("step time, predicted", "-" if step_error is None else f"{step_error:.1%} off, median"),
         ]
     )
     click.echo()
     names = list(dict.fromkeys(name for cell in cells for name in cell.tokens_per_second))
-    header = ("ROUTE", "CLIENTS", *(f"{name.upper()} T/S" for name in names), "AUTO / OFF", "BEST FIXED",
-              "AUTO / BEST", "PREDICTED", "K", "STATE", "IDENTICAL")  # fmt: skip
+    header = ("ROUTE", "CLIENTS", *(f"{name.upper()} T/S" for name in names), "AUTO / OFF", "DECODING",
+              "BEST FIXED", "AUTO / BEST", "PREDICTED", "OFF, FORECAST", "K", "STATE", "SLICES",
+              "IDENTICAL")  # fmt: skip
     print_table(header, [_row(cell, names) for cell in cells])
 
 
@@ -237,13 +194,22 @@ def _row(cell: RegretCell, names: Sequence[str]) -> list[str]:
         str(cell.concurrency),
         *(_figure(cell.tokens_per_second.get(name)) for name in names),
         _interval(cell.auto_over_off),
+        _interval(cell.decode_auto_over_off),
         cell.best_fixed or "-",
         _interval(cell.auto_over_best_fixed),
         _figure(cell.predicted_speedup),
+        _figure(cell.forecast_of_off),
         _figure(cell.mean_draft_length),
         cell.state or "-",
+        str(cell.num_slices),
         f"{cell.num_identical} of {cell.num_outputs}",
     ]
+
+
+def _slices(size: int | None) -> str:
+    if size is None:
+        return "of a request a client"
+    return f"of {size} requests" if size else "none, whole runs"
 
 
 def _interval(ratio: Any) -> str:

@@ -28,6 +28,8 @@ class LoadRequest:
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     seed: int
+    tenant: str | None = None
+    """Whose earlier answers drafts may come from."""
 
     def submitted(self, mode: Mode) -> Request:
         """Return it as an engine takes it."""
@@ -38,6 +40,7 @@ class LoadRequest:
             speculation=mode.speculation,
             seed=self.seed,
             route=self.route,
+            tenant=self.tenant,
         )
 
 
@@ -101,14 +104,24 @@ class LoadLoop:
         concurrency: int,
         mode: Mode,
         prepare: Callable[[], None] = lambda: None,
+        *,
+        keeps_answers: bool = False,
     ) -> tuple[dict[str, GenerationResult], CellCounts]:
         """Answer all requests once in one mode; return the answers in their order, and what was counted.
 
-        `prepare` is called when drafters have forgotten everything, to teach them what they should know.
+        No prompt's KV of an earlier run is found again, neither the target's nor a draft model's.
+
+        Args:
+            requests: with different ids.
+            concurrency: clients.
+            mode: of all requests.
+            prepare: called when drafters have forgotten everything, to teach them what they should know.
+            keeps_answers: whether they forget nothing; answers of other tenants are kept apart then.
         """
         engine = self._engine
         engine.clear_prefix_cache()
-        engine.forget_answers()
+        if not keeps_answers:
+            engine.forget_answers()
         prepare()
         before, kv_before = engine.totals.copy(), engine.kv_stats()
         preemptions_before = engine.num_preemptions

@@ -1,110 +1,83 @@
-"""How far the policy is from the best fixed setting, and from none: runs that take turns, and their ratios.
+"""How far the policy is from the best fixed setting, and from none: settings that take turns, slice by slice.
 
-For each route and concurrency all settings follow one another, in another order each time, and that is
-repeated. Ratios are of runs of the same repeat, so that a machine that slows down slows both sides. The best
-fixed setting is chosen by the odd repeats and compared on the even ones: chosen and compared on the same
-runs, luck would count for it."""
+For each route and concurrency the requests are cut into slices. Of each slice all settings have a turn, one
+after the other, in an order that rotates, and that is repeated. Ratios are of the same slice of the same
+repeat, seconds to a minute apart, so that a machine that slows down slows both sides. The best fixed setting
+is chosen by the odd repeats and compared on the even ones (odd and even slices, where there is one repeat):
+chosen and compared on the same slices, luck would count for it."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from paceline.errors import ConfigError
 from paceline.measure.load_mode import MOST_DRAFTS, Mode
+from paceline.measure.paired import Pair, Ratio, Scatter, Work, single_ratios
 
 AUTO, OFF = "auto", "off"
-_T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12)
+
+T = TypeVar("T")
+Place = tuple[int, int]
+"""(repeat, slice), both from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some requests of a run, answered at once: from the first submission to the last token."""
+
+    num_tokens: int
+    """Of all answers."""
+    wall_s: float
+    num_decoded: int
+    """Tokens behind the first of their answers."""
+    decode_s: float
+    """From an answer's first token to its last, summed over answers."""
+    num_steps: int
+    plain_s: float | None = None
+    """Seconds that plain decoding takes by step costs: of auto, as they were just after it, at the speed that
+    its own passes had; of off, as they were known just before; else none."""
+
+    @property
+    def work(self) -> Work:
+        """Tokens and seconds, prompts included."""
+        return self.num_tokens, self.wall_s
+
+    @property
+    def decoding(self) -> Work:
+        """Tokens and seconds behind first tokens."""
+        return self.num_decoded, self.decode_s
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One timed run: a route at a concurrency in a setting."""
+    """All requests of a route once, at a concurrency, in a setting."""
 
     route: str
     concurrency: int
     setting: str
     repeat: int
     """From 1."""
-    tokens_per_second: float
+    slices: tuple[Slice, ...]
+    """In their order; those of all runs of a repeat have the same requests."""
     num_outputs: int
     num_identical: int | None
     """Outputs equal to those of the run without speculation in the same repeat; none for that run itself."""
     acceptance_rate: float | None = None
     mean_draft_length: float | None = None
     """Verified drafts for each decode step of a sequence."""
-    predicted_speedup: float | None = None
-    """Seconds that the run would have taken without drafts, from step costs, / those that it took; of auto
-    only."""
     state: str | None = None
-    """Of the route, after the run."""
+    """Of the route, after the run; of auto only."""
     step_error: float | None = None
-    """Median of |predicted / measured - 1| of step times, lately."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scatter:
-    """How far single runs stray: the deviation of logarithms of paired ratios from their own cell's mean,
-    pooled over cells. A cell of one to four pairs says next to nothing of that; all of them together do, as
-    the machine disturbs them alike."""
-
-    deviation: float
-    freedom: int
-    """Degrees of freedom."""
+    """Median of |predicted / measured - 1| of step times, lately; of auto only."""
 
     @property
-    def t95(self) -> float:
-        """Student's t for 95 % intervals."""
-        return _T95[self.freedom - 1] if self.freedom <= len(_T95) else 2.0
-
-    @classmethod
-    def of(cls, cells: Iterable[Sequence[Sequence[float]]]) -> Scatter | None:
-        """Return the scatter of these cells; none where no cell has two pairs.
-
-        Args:
-            cells: of each, for each of its settings, ratios to the same plain runs. Settings of a cell share
-                those runs, so together they count for no more degrees of freedom than one.
-        """
-        squares, freedom = 0.0, 0
-        for settings in cells:
-            logs = [np.log(np.array(ratios)) for ratios in settings if len(ratios) > 1]
-            if logs:
-                squares += float(np.mean([one.var(ddof=1) for one in logs])) * (len(logs[0]) - 1)
-                freedom += len(logs[0]) - 1
-        return cls(math.sqrt(squares / freedom), freedom) if freedom else None
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """Geometric mean of ratios of paired runs, with a 95 % interval by Student's t of their logarithms."""
-
-    mean: float
-    low: float | None
-    """None for a single pair whose scatter is not known."""
-    high: float | None
-
-    @classmethod
-    def of(cls, ratios: Sequence[float], scatter: Scatter | None = None) -> Ratio | None:
-        """Return the ratio of these pairs; none without any.
-
-        Args:
-            ratios: of runs that belong together.
-            scatter: of single ratios; without it that of these ratios.
-        """
-        if not ratios:
-            return None
-        scatter = scatter or Scatter.of([[ratios]])
-        mean = float(np.log(np.array(ratios)).mean())
-        if scatter is None:
-            return cls(math.exp(mean), None, None)
-        half = scatter.t95 * scatter.deviation / math.sqrt(len(ratios))
-        return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+    def tokens_per_second(self) -> float:
+        """Tokens / the sum of its slices' seconds."""
+        return _speed([one.work for one in self.slices])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,62 +87,77 @@ class RegretCell:
     route: str
     concurrency: int
     tokens_per_second: Mapping[str, float]
-    """Means by setting."""
+    """By setting: tokens of all repeats / seconds."""
     auto_over_off: Ratio | None
+    decode_auto_over_off: Ratio | None
+    """The same behind first tokens alone."""
     best_fixed: str | None
-    """Chosen by the odd repeats; "off" is one of the candidates."""
+    """Chosen by the odd repeats, or by odd slices of the only one; "off" is one of the candidates."""
     auto_over_best_fixed: Ratio | None
-    """On the even repeats; none without any."""
+    """On the even ones; none without any."""
     state: str | None
     predicted_speedup: float | None
+    """Seconds that auto's slices would have taken without drafts, by step costs / those that they took."""
+    forecast_of_off: float | None
+    """Seconds of off's slices by step costs as they were known before each / those that they took."""
     mean_draft_length: float | None
+    num_slices: int
+    """Of auto that have a slice of off beside them, over all repeats."""
     num_outputs: int
     num_identical: int
 
     @classmethod
     def of(
-        cls, route: str, concurrency: int, runs: Sequence[Run], scatter: Scatter | None = None
+        cls, route: str, concurrency: int, runs: Sequence[Run], scatter: Mapping[str, Scatter | None]
     ) -> RegretCell:
-        """Sum up the runs of a cell."""
-        speeds = _speeds(runs)
-        auto = [run for run in runs if run.setting == AUTO]
-        predicted = [run.predicted_speedup for run in auto if run.predicted_speedup is not None]
-        lengths = [run.mean_draft_length for run in auto if run.mean_draft_length is not None]
-        fixed = {name: by_repeat for name, by_repeat in speeds.items() if name != AUTO}
-        odd = {
-            name: np.mean([s for n, s in by_repeat.items() if n % 2])
-            for name, by_repeat in fixed.items()
-            if any(n % 2 for n in by_repeat)
-        }
-        best = max(odd, key=lambda name: float(odd[name]), default=None)
-        compared = [run for run in runs if run.num_identical is not None]
+        """Sum up the runs of a cell.
+
+        Args:
+            route: of all runs.
+            concurrency: of all runs.
+            runs: of this cell.
+            scatter: of single pairs over all cells (`scatter_of`), for cells of few slices.
+        """
+        by_setting = _slices(runs)
+        auto, off = by_setting.get(AUTO, {}), by_setting.get(OFF, {})
+        autos = [run for run in runs if run.setting == AUTO]
+        lengths = [run.mean_draft_length for run in autos if run.mean_draft_length is not None]
+        fixed = {name: slices for name, slices in by_setting.items() if name != AUTO}
+        best, compared = _best_fixed(fixed)
+        checked = [run for run in runs if run.num_identical is not None]
         return cls(
             route=route,
             concurrency=concurrency,
-            tokens_per_second={name: float(np.mean(list(by.values()))) for name, by in speeds.items()},
-            auto_over_off=Ratio.of(_pairs(speeds.get(AUTO, {}), speeds.get(OFF, {})), scatter),
+            tokens_per_second={
+                name: _speed([s.work for s in one.values()]) for name, one in by_setting.items()
+            },
+            auto_over_off=Ratio.of_sums(_pairs(auto, off), scatter.get("work")),
+            decode_auto_over_off=Ratio.of_sums(_decoding_pairs(auto, off), scatter.get("decoding")),
             best_fixed=best,
             auto_over_best_fixed=None
             if best is None
-            else Ratio.of(
-                _pairs({n: s for n, s in speeds.get(AUTO, {}).items() if n % 2 == 0}, fixed[best]), scatter
-            ),
-            state=auto[-1].state if auto else None,
-            predicted_speedup=float(np.mean(predicted)) if predicted else None,
+            else Ratio.of_sums(_pairs(auto, {p: fixed[best][p] for p in compared}), scatter.get("work")),
+            state=autos[-1].state if autos else None,
+            predicted_speedup=_predicted(auto.values()),
+            forecast_of_off=_predicted(off.values()),
             mean_draft_length=float(np.mean(lengths)) if lengths else None,
-            num_outputs=sum(run.num_outputs for run in compared),
-            num_identical=sum(run.num_identical or 0 for run in compared),
+            num_slices=len(auto.keys() & off.keys()),
+            num_outputs=sum(run.num_outputs for run in checked),
+            num_identical=sum(run.num_identical or 0 for run in checked),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the cell's object in the output of `paceline bench regret --json`."""
-        off, best = self.auto_over_off, self.auto_over_best_fixed
+        off, best, decoding = self.auto_over_off, self.auto_over_best_fixed, self.decode_auto_over_off
         return {
             "route": self.route,
             "concurrency": self.concurrency,
             "auto_over_off": off and off.mean,
             "auto_over_off_lower": off and off.low,
             "auto_over_off_upper": off and off.high,
+            "decode_auto_over_off": decoding and decoding.mean,
+            "decode_auto_over_off_lower": decoding and decoding.low,
+            "decode_auto_over_off_upper": decoding and decoding.high,
             "auto_over_best_fixed": best and best.mean,
             "auto_over_best_fixed_lower": best and best.low,
             "auto_over_best_fixed_upper": best and best.high,
@@ -177,53 +165,117 @@ class RegretCell:
             "state": self.state,
             "predicted_speedup": self.predicted_speedup,
             "measured_speedup": off and off.mean,
+            "forecast_of_off": self.forecast_of_off,
             "mean_draft_length": self.mean_draft_length,
             "tokens_per_second": dict(self.tokens_per_second),
+            "num_slices": self.num_slices,
             "num_outputs": self.num_outputs,
             "num_identical": self.num_identical,
         }
 
 
-def _speeds(runs: Sequence[Run]) -> dict[str, dict[int, float]]:
-    """Return tokens/s by setting and repeat."""
-    speeds: dict[str, dict[int, float]] = {}
+def _slices(runs: Iterable[Run]) -> dict[str, dict[Place, Slice]]:
+    """Return slices by setting and place."""
+    found: dict[str, dict[Place, Slice]] = {}
     for run in runs:
-        speeds.setdefault(run.setting, {})[run.repeat] = run.tokens_per_second
-    return speeds
+        places = found.setdefault(run.setting, {})
+        places.update({(run.repeat, number): one for number, one in enumerate(run.slices, 1)})
+    return found
 
 
-def _pairs(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:
-    return [above[n] / below[n] for n in sorted(above) if n in below and below[n] > 0 and above[n] > 0]
+def _speed(works: Sequence[Work]) -> float:
+    seconds = sum(work[1] for work in works)
+    return sum(work[0] for work in works) / seconds if seconds > 0 else 0.0
 
 
-def _to_plain(runs: Sequence[Run]) -> list[list[float]]:
-    """Return each setting's ratios to the plain runs of the same repeats."""
-    speeds = _speeds(runs)
-    plain = speeds.pop(OFF, {})
-    return [_pairs(by_repeat, plain) for by_repeat in speeds.values()]
+def _best_fixed(fixed: Mapping[str, Mapping[Place, Slice]]) -> tuple[str | None, list[Place]]:
+    """Return the fastest fixed setting of the places that choose, and the places on which to compare with
+    it."""
+    places = sorted({place for slices in fixed.values() for place in slices})
+    by = 0 if len({repeat for repeat, _ in places}) > 1 else 1
+    choosing = {place for place in places if place[by] % 2}
+    speeds = {
+        name: _speed([one.work for place, one in slices.items() if place in choosing])
+        for name, slices in fixed.items()
+    }
+    best = max((name for name in speeds if speeds[name] > 0), key=lambda name: speeds[name], default=None)
+    if best is None:
+        return None, []
+    return best, [place for place in places if place not in choosing and place in fixed[best]]
+
+
+def _pairs(one: Mapping[Place, Slice], other: Mapping[Place, Slice]) -> list[Pair]:
+    return [(one[place].work, other[place].work) for place in sorted(one) if place in other]
+
+
+def _decoding_pairs(one: Mapping[Place, Slice], other: Mapping[Place, Slice]) -> list[Pair]:
+    return [(one[place].decoding, other[place].decoding) for place in sorted(one) if place in other]
+
+
+def _predicted(slices: Iterable[Slice]) -> float | None:
+    """Return the sum of forecasts / the sum of what was measured."""
+    known = [(one.plain_s, one.wall_s) for one in slices if one.plain_s is not None]
+    seconds = sum(wall_s for _, wall_s in known)
+    return sum(plain_s for plain_s, _ in known) / seconds if seconds > 0 else None
+
+
+def scatter_of(cells: Iterable[Sequence[Run]]) -> dict[str, Scatter | None]:
+    """Return how far ratios of single slices to the plain ones stray, over all cells: of "work" and of
+    "decoding"."""
+    found: dict[str, list[list[list[float]]]] = {"work": [], "decoding": []}
+    for runs in cells:
+        by_setting = _slices(runs)
+        plain = by_setting.pop(OFF, {})
+        found["work"].append([single_ratios(_pairs(one, plain)) for one in by_setting.values()])
+        found["decoding"].append([single_ratios(_decoding_pairs(one, plain)) for one in by_setting.values()])
+    return {name: Scatter.of(ratios) for name, ratios in found.items()}
 
 
 def summarise(runs: Iterable[Run]) -> list[RegretCell]:
-    """Return the cells of all runs, in the order in which they first came; intervals go by the scatter of all
-    cells together."""
+    """Return the cells of all runs, in the order in which they first came."""
     by_cell: dict[tuple[str, int], list[Run]] = {}
     for run in runs:
         by_cell.setdefault((run.route, run.concurrency), []).append(run)
-    scatter = Scatter.of(_to_plain(found) for found in by_cell.values())
+    scatter = scatter_of(by_cell.values())
     return [RegretCell.of(route, n, found, scatter) for (route, n), found in by_cell.items()]
 
 
-def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Return the geometric mean of those that there are."""
-    found = [value for value in values if value is not None]
-    return float(np.exp(np.mean(np.log(found)))) if found else None
+def in_slices(requests: Sequence[T], size: int) -> list[Sequence[T]]:
+    """Cut requests into slices of so many each.
+
+    A last one that would be shorter joins the one before it, since with fewer requests than clients it would
+    be another load.
+
+    Args:
+        requests: in order.
+        size: 0 leaves them in one.
+    """
+    count = max(1, len(requests) // size) if size else 1
+    return [requests[n * size : (n + 1) * size if n < count - 1 else None] for n in range(count)]
 
 
 def in_turns(settings: Sequence[Mode], repeat: int, cell: int) -> Iterator[Mode]:
-    """Yield the settings of one repeat of one cell, each time from another one on; "off" comes first of all
-    runs that are compared with it only where that is its turn."""
+    """Yield the settings, from another one on for each repeat (or slice) and cell."""
     start = (repeat + cell) % len(settings)
     yield from (*settings[start:], *settings[:start])
+
+
+def slice_size(asked: int | None, concurrency: int) -> int:
+    """Return the requests of a slice at a concurrency: one for each client unless asked for otherwise, and 0
+    for whole runs.
+
+    Raises:
+        ConfigError: fewer are asked for than there are clients, some of whom would never work.
+    """
+    if asked is None:
+        return concurrency
+    if 0 < asked < concurrency:
+        raise ConfigError(
+            given=f"--slice {asked} with {concurrency} clients",
+            expected="0, or a request for each client at least",
+            remedy="Give --slice 0 for whole runs, a larger number, or leave it out",
+        )
+    return asked
 
 
 def parse_settings(text: str, drafters: Sequence[str]) -> tuple[Mode, ...]:
@@ -256,61 +308,3 @@ def _refuse(given: str, expected: str) -> ConfigError:
         expected=expected,
         remedy="Write --settings off,auto,model:2,model:4,suffix:4",
     )
-
-
-class RunFile:
-    """Runs as lines of JSON, the first line saying what they are runs of, so that a measurement can go on.
-
-    Args:
-        path: the file, made if it is not there; none keeps nothing.
-        what: all that runs depend on.
-
-    Raises:
-        ConfigError: the file has runs of something else, or cannot be read.
-    """
-
-    def __init__(self, path: Path | None, what: Mapping[str, Any]) -> None:
-        self._path = path
-        self.runs: list[Run] = []
-        if path is None:
-            return
-        if not path.exists():
-            self._append({"regret": dict(what)})
-            return
-        try:
-            lines = [
-                json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
-            ]
-            header, found = lines[0]["regret"], [Run(**line) for line in lines[1:]]
-        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise ConfigError(
-                given=f"--resume {path} ({type(error).__name__}: {error})",
-                expected="a file that an earlier run of this command wrote",
-                remedy="Give another path, or remove the file",
-            ) from None
-        wanted = json.loads(json.dumps(dict(what)))
-        if header != wanted:
-            different = [key for key in {*header, *wanted} if header.get(key) != wanted.get(key)]
-            raise ConfigError(
-                given=f"--resume {path}, whose runs have another {', '.join(sorted(different))}",
-                expected="runs of the same models, input and settings",
-                remedy="Give another path, or the options of then",
-            )
-        self.runs = found
-
-    def has(self, route: str, concurrency: int, setting: str, repeat: int) -> bool:
-        """Whether that run is there already."""
-        wanted = (route, concurrency, setting, repeat)
-        return any((r.route, r.concurrency, r.setting, r.repeat) == wanted for r in self.runs)
-
-    def add(self, run: Run) -> None:
-        """Keep a run."""
-        self.runs.append(run)
-        self._append(asdict(run))
-
-    def _append(self, value: Mapping[str, Any]) -> None:
-        if self._path is None:
-            return
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(value) + "\n")
-            file.flush()

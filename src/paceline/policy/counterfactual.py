@@ -153,6 +153,12 @@ class ControlWindows:
         """Whether the next step runs at k = 0."""
         return self._phase == "control"
 
+    def give_up(self) -> None:
+        """Close an open window without a comparison, where what runs next is other traffic."""
+        if self.is_open:
+            self._phase = "before"
+            self._before.clear()
+
     def consider(self, batch: int, step_s: float, speedup: float, *, is_checked: bool) -> None:
         """Open a window if one is due, and its cost may be spent.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.measure.regret import Scatter
+from paceline.measure.paired import Scatter
 from paceline.measure.report.recommend import choose
 from paceline.measure.report.weigh import LEAST_DEVIATION, Forecasts, weigh
 

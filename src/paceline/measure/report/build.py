@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.measure.journal import Journal
 from paceline.measure.options import MeasureOptions
-from paceline.measure.regret import Scatter
+from paceline.measure.paired import Scatter
 from paceline.measure.replay import Reading
 from paceline.measure.report.acceptance import drafter_figures, mismatches, traces_of
 from paceline.measure.report.cells import load_figures, scatter_of

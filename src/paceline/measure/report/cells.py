@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.measure.regret import Ratio, Scatter
+from paceline.measure.paired import Ratio, Scatter
 from paceline.measure.setting import MODEL, OFF, Setting
 
 Run = Mapping[str, Any]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.measure.regret import Scatter
+from paceline.measure.paired import Scatter
 
 LEAST_DEVIATION = 0.03
 """Forecasts are never believed to be nearer than so much (natural logarithm), however well they agree with
