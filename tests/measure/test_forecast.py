@@ -6,10 +6,15 @@ import pytest
 from tests.policy.scenes import COSTS, GOOD, machine, run_fixed
 
 from paceline.engine.scheduler import MIN_MIXED_PREFILL, SchedulerLimits
-from paceline.measure.forecast import plain_seconds
+from paceline.measure.forecast import LoopRequest, forecast
 from paceline.policy.costs import CostCurve
 from paceline.policy.simulation import simulator
 from paceline.policy.step_costs import CalibratedCosts, StepCosts
+
+
+def plain_seconds(costs: StepCosts, lengths: list[tuple[int, int]], concurrency: int) -> float:
+    """Of (prompt tokens, output tokens) of each request."""
+    return forecast(costs, [LoopRequest(*one) for one in lengths], concurrency).seconds
 
 
 def test_one_request_takes_its_prompt_and_a_step_for_each_further_token() -> None:
@@ -34,8 +39,21 @@ def test_it_agrees_with_the_simulator(concurrency: int, prompt: int, output: int
         output_tokens=output,
     )  # fmt: skip
     count = result.num_finished
-    forecast = count * output / plain_seconds(StepCosts(COSTS), [(prompt, output)] * count, concurrency)
-    assert forecast == pytest.approx(result.goodput, rel=0.05)
+    goodput = count * output / plain_seconds(StepCosts(COSTS), [(prompt, output)] * count, concurrency)
+    assert goodput == pytest.approx(result.goodput, rel=0.05)
+
+
+def test_what_prompts_share_is_computed_once_and_waited_for() -> None:
+    costs = StepCosts(CalibratedCosts(CostCurve.of({1: 1.0, 100: 100.0})))
+    apart = forecast(costs, [LoopRequest(40, 3), LoopRequest(50, 3)], 2)
+    assert (apart.num_steps, apart.prompt_s, apart.seconds) == pytest.approx((3, 90.0, 94.0))
+    # The second begins once the first is through, beside its first step: 18 rows and one.
+    shared = forecast(costs, [LoopRequest(40, 3), LoopRequest(50, 3, num_reused=32)], 2)
+    assert (shared.num_steps, shared.prompt_s) == pytest.approx((4, 40.0 + 19.0))
+    assert shared.seconds == pytest.approx(40.0 + 19.0 + 2.0 + 1.0)
+    # Nobody computes it for one that is alone.
+    alone = forecast(costs, [LoopRequest(50, 3, num_reused=32)], 1)
+    assert alone.seconds == pytest.approx(18.0 + 2.0)
 
 
 def test_the_simulator_has_the_engine_s_rules() -> None:

@@ -26,6 +26,9 @@ class LoopRequest:
     """What is drafted for it; none never drafts."""
     limit: int = 0
     """Most tokens that the answer could have had; 0 is `num_output`."""
+    num_reused: int = 0
+    """Positions at its beginning that are computed for another request, whose KV it takes over; it waits
+    for them as long as somebody runs who may compute them."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,8 @@ class Forecast:
     seconds: float = 0.0
     draft_s: float = 0.0
     """Of these, in drafters."""
+    prompt_s: float = 0.0
+    """Of these, in steps in which prompts took part."""
     num_tokens: int = 0
     num_steps: int = 0
     num_sequence_steps: int = 0
@@ -67,6 +72,16 @@ class _Running:
     def num_known(self) -> int:
         return self.request.num_prompt + self.num_emitted
 
+    def take_over(self, most_computed: int) -> None:
+        """Have what it shares with others, if it is computed by now."""
+        if self.request.num_reused <= most_computed:
+            self.num_computed = max(self.num_computed, self.request.num_reused)
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether another request has yet to compute what it will take over."""
+        return self.num_computed < self.request.num_reused
+
     def step(self, length: int) -> tuple[int, int, int]:
         """Return (drafted, accepted, emitted) of its next step with so many drafts asked for."""
         one = self.request
@@ -90,24 +105,6 @@ class _Passes:
             self.rows[place] += 1
 
 
-def plain_seconds(
-    costs: StepCosts,
-    lengths: Sequence[tuple[int, int]],
-    concurrency: int,
-    limits: SchedulerLimits | None = None,
-) -> float:
-    """Return the seconds of answering requests in a closed loop without drafts, an estimate.
-
-    Args:
-        costs: of steps.
-        lengths: (prompt tokens, output tokens) of each request, in order; prompts share nothing.
-        concurrency: clients, each with one request at a time.
-        limits: of steps; the engine's defaults unless given.
-    """
-    requests = [LoopRequest(prompt, output) for prompt, output in lengths]
-    return forecast(costs, requests, concurrency, limits=limits).seconds
-
-
 def forecast(
     costs: StepCosts,
     requests: Sequence[LoopRequest],
@@ -121,7 +118,7 @@ def forecast(
 
     Args:
         costs: of steps.
-        requests: in order; prompts share nothing.
+        requests: in order; prompts share what they say (`num_reused`).
         concurrency: clients, each with one request at a time.
         draft_length: drafts for each sequence in each step; 0 speculates for none.
         draft_name: whose curve draft passes have.
@@ -130,6 +127,7 @@ def forecast(
     limits = limits or SchedulerLimits()
     waiting = [_Running(one) for one in requests if one.num_output > 0]
     running: list[_Running] = []
+    most_computed = 0  # positions of a prompt, by whoever computed most
     found = Forecast(num_tokens=sum(one.request.num_output for one in waiting))
     while waiting or running:
         while waiting and len(running) < concurrency:
@@ -138,13 +136,18 @@ def forecast(
         decoding = [one for one in running if one.num_emitted]
         outcomes, passes = _draft(decoding, draft_length)
         num_drafted = sum(drafted for drafted, _, _ in outcomes)
+        is_stuck = all(one.must_wait for one in running)
+        for one in running:
+            one.take_over(one.request.num_prompt if is_stuck else most_computed)
         chunks = list(_chunks(running, len(decoding), num_drafted, found.seconds, limits))
         context = float(sum(one.context for one in (*decoding, *(one for one, _ in chunks))))
         rows = len(decoding) + sum(count for _, count in chunks)
         draft_s = sum(costs.draft(draft_name).seconds(n) for n in passes.rows)
         draft_s += passes.num_lookups * costs.lookup_s
         sequences = len(decoding) + len(chunks)
-        found.seconds += draft_s + float(costs.verify_table(sequences, context, rows, num_drafted)[-1])
+        step_s = draft_s + float(costs.verify_table(sequences, context, rows, num_drafted)[-1])
+        found.seconds += step_s
+        found.prompt_s += step_s if chunks else 0.0
         found.draft_s += draft_s
         found.num_steps += 1
         found.num_sequence_steps += len(decoding)
@@ -155,6 +158,7 @@ def forecast(
             one.num_emitted += emitted
         for one, count in chunks:
             one.num_computed += count
+            most_computed = max(most_computed, one.num_computed)
             if one.num_computed == one.request.num_prompt:
                 one.num_emitted, one.first_token_at = 1, found.seconds
         running = [one for one in running if one.num_emitted < one.request.num_output]
@@ -197,7 +201,7 @@ def _chunks(
         room = min(room, limits.most_prompt_rows(num_decoding + num_drafted))
     for one in running:
         count = min(one.request.num_prompt - one.num_computed, limits.prefill_chunk, room)
-        if not one.num_emitted and count > 0:
+        if not one.num_emitted and count > 0 and not one.must_wait:
             yield one, count
             room -= count
 

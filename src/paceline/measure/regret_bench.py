@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from paceline.engine.engine import Engine
-from paceline.measure.forecast import plain_seconds
+from paceline.measure.forecast import Forecast, LoopRequest, forecast
 from paceline.measure.load import LoadLoop, LoadRequest
 from paceline.measure.load_cell import CellCounts
 from paceline.measure.load_mode import Mode
@@ -65,31 +65,62 @@ class CostsOnly:
         """Take no note of it."""
 
 
-class TargetPasses:
-    """An observer that keeps what the target's passes were and took."""
+class ServedSteps:
+    """An observer that keeps what steps computed and what the target took for it: enough to say, from step
+    costs, what the same requests would have taken without drafts."""
 
     def __init__(self) -> None:
-        self._passes: list[tuple[int, int, int]] = []
-        self._seconds = 0.0
+        self._passes: dict[bool, list[tuple[int, int, int]]] = {}
+        self._seconds: dict[bool, float] = {}
+        self._num_computed: dict[str, int] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._passes = {True: [], False: []}
+        self._seconds = {True: 0.0, False: 0.0}
+        self._num_computed = {}
 
     def on_step(self, record: StepRecord) -> None:
-        """Keep a step's pass."""
+        """Keep a step."""
+        prompts = [part for part in record.sequences if not part.is_decoding]
         context = sum(part.num_context_tokens for part in record.sequences)
-        self._passes.append((record.num_rows, len(record.sequences), context))
-        self._seconds += record.verify_s
+        self._passes[bool(prompts)].append((record.num_rows, len(record.sequences), context))
+        self._seconds[bool(prompts)] += record.verify_s
+        for part in prompts:
+            computed = self._num_computed.get(part.request_id, 0)
+            self._num_computed[part.request_id] = computed + part.num_tokens
 
     def on_finish(self, result: GenerationResult) -> None:
         """Take no note of it."""
 
-    def clear(self) -> None:
-        """Begin anew."""
-        self._passes.clear()
-        self._seconds = 0.0
+    def plain_run(self, costs: StepCosts, answers: Answers, concurrency: int) -> Forecast:
+        """Return the run of the same requests without drafts, on paper; what prompts share is as it was."""
+        requests = [
+            LoopRequest(
+                one.usage.prompt_tokens,
+                one.usage.completion_tokens,
+                num_reused=max(0, one.usage.prompt_tokens - self._num_computed.get(name, 0)),
+            )
+            for name, one in answers.items()
+        ]
+        return forecast(costs, requests, concurrency)
 
-    def level(self, costs: StepCosts) -> float:
-        """Return what the passes took / what they take by step costs; 1 without any."""
-        expected = sum(costs.target.seconds(*one) for one in self._passes)
-        return self._seconds / expected if expected > 0 else 1.0
+    def plain_s(self, costs: StepCosts, answers: Answers, concurrency: int) -> float:
+        """Return the seconds of that run at the speed that the machine had in these steps.
+
+        Steps with prompts and those without are each as much faster or slower than step costs say as the
+        target's own passes of that kind were. So a moment at which the machine was slow counts on both sides
+        of a comparison, and only shapes are left to be forecast: one row beside several, and prompts' rows
+        among them.
+        """
+        run = self.plain_run(costs, answers, concurrency)
+        decode_s = run.seconds - run.prompt_s
+        return self._level(costs, True) * run.prompt_s + self._level(costs, False) * decode_s
+
+    def _level(self, costs: StepCosts, has_prompts: bool) -> float:
+        expected = sum(costs.target.seconds(*one) for one in self._passes[has_prompts])
+        return self._seconds[has_prompts] / expected if expected > 0 else 1.0
 
 
 class RegretBench:
@@ -121,8 +152,8 @@ class RegretBench:
         self._warm_up = warm_up
         self._size = size
         self._loop = loop or LoadLoop(engine)
-        self._passes = TargetPasses()
-        engine.observers.add(self._passes)
+        self._served = ServedSteps()
+        engine.observers.add(self._served)
 
     def num_turns(self, requests: Sequence[LoadRequest], concurrency: int) -> int:
         """Return the turns of one repeat of a cell."""
@@ -181,18 +212,17 @@ class RegretBench:
                 self._loop.run(requests[-num:], min(concurrency, num), mode)
 
     def _turn(self, requests: Sequence[LoadRequest], concurrency: int, mode: Mode) -> Turn:
-        costs = self._policy.costs
+        costs, served = self._policy.costs, self._served
         own = [replace(request, tenant=mode.label) for request in requests]
-        self._passes.clear()
         before = copy.deepcopy(costs) if mode.is_off else None
+        served.clear()
         with self._heard(mode):
             answers, counts = self._loop.run(own, concurrency, mode, keeps_answers=True)
         plain_s = None
-        lengths = [(one.usage.prompt_tokens, one.usage.completion_tokens) for one in answers.values()]
         if before is not None:
-            plain_s = plain_seconds(before, lengths, concurrency)
+            plain_s = served.plain_run(before, answers, concurrency).seconds
         elif mode.is_auto:
-            plain_s = self._passes.level(costs) * plain_seconds(costs, lengths, concurrency)
+            plain_s = served.plain_s(costs, answers, concurrency)
         return Turn(_slice(answers, counts, plain_s), answers)
 
     @contextmanager
