@@ -131,17 +131,47 @@ def test_regret_has_a_cell_for_each_route_and_concurrency_and_goes_on_where_it_s
         assert cell["auto_over_best_fixed"] > 0
         assert cell["best_fixed"] in ("off", "model:2")
         assert cell["predicted_speedup"] > 0
+        assert cell["decode_auto_over_off"] > 0
+        assert cell["forecast_of_off"] > 0
+        assert cell["num_slices"] == 2 * (2 // cell["concurrency"])
         assert cell["num_identical"] == cell["num_outputs"] == 8
     lines = kept.read_text().splitlines()
     assert len(lines) == 1 + 2 * 2 * 3 * 2
-    # A run that is missing is made, the others are not made again.
+    # Where a run is missing, those that it took turns with are made again, and no others.
     kept.write_text("\n".join(lines[:-1]) + "\n")
     result = paceline(*command)
     assert result.exit_code == 0, result.output
-    assert len(kept.read_text().splitlines()) == len(lines)
-    assert kept.read_text().splitlines()[:-1] == lines[:-1]
+    assert kept.read_text().splitlines()[: len(lines) - 1] == lines[:-1]
+    again = [json.loads(line) for line in kept.read_text().splitlines()[len(lines) - 1 :]]
+    assert [(r["route"], r["concurrency"], r["repeat"], r["setting"]) for r in again] == [
+        ("chat", 2, 2, setting) for setting in ("off", "auto", "model:2")
+    ]
     assert "auto / best fixed" in result.stdout
-    assert "1 requests a client before each run" in result.stdout
+    assert "decoding, auto / off" in result.stdout
+    assert re.search(r"slices +of a request a client", result.stdout)
+    assert "1 requests a client before the first slice" in result.stdout
+
+
+def test_regret_takes_whole_runs_and_refuses_those_of_an_earlier_version(
+    pair: list[str], traffic: str, tmp_path: Path
+) -> None:
+    kept = tmp_path / "runs.jsonl"
+    command = (
+        "bench", "regret", *pair, "--input", traffic, "--settings", "off,auto", "--repeats", "1",
+        "--concurrency", "1", "--routes", "code", "--max-tokens", "6", "--slice", "0", *MEMORY,
+        "--resume", str(kept),
+    )  # fmt: skip
+    result = paceline(*command, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["slice"] == 0
+    assert [cell["num_slices"] for cell in found["cells"]] == [1]
+    assert found["cells"][0]["auto_over_best_fixed"] is None
+    header, *_ = kept.read_text().splitlines()
+    kept.write_text(json.dumps({"regret": json.loads(header)["regret"]}) + "\n")
+    result = paceline(*command)
+    assert result.exit_code == 2
+    assert "whose runs are of version 1; expected version 2, runs that are cut into slices" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -151,6 +181,7 @@ def test_regret_has_a_cell_for_each_route_and_concurrency_and_goes_on_where_it_s
         (["--settings", "off,auto,magic:2"], "--settings magic:2; expected off, auto, or DRAFTER:K"),
         (["--concurrency", "0"], "--concurrency 0"),
         (["--routes", "other"], "--routes other"),
+        (["--slice", "2", "--concurrency", "1,4"], "--slice 2 with 4 clients; expected 0, or a request for"),
     ],
 )
 def test_what_regret_refuses(pair: list[str], traffic: str, arguments: list[str], message: str) -> None:

@@ -1,110 +1,155 @@
-"""Ratios of paired runs, and how the best fixed setting is chosen without counting its luck."""
+"""Slices that take turns, and how the best fixed setting is chosen without counting its luck."""
 
 from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
+from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
 from paceline.errors import ConfigError
+from paceline.measure.paired import Ratio
 from paceline.measure.regret import (
-    Ratio,
     Run,
-    RunFile,
-    Scatter,
-    geometric_mean,
+    Slice,
+    in_slices,
     in_turns,
     parse_settings,
+    slice_size,
     summarise,
 )
 
 NAMES = ("model", "suffix", "mixed")
 
 
-def run(setting: str, repeat: int, speed: float, **more: object) -> Run:
+def run(
+    setting: str, repeat: int, *seconds: float, plain: Sequence[float] | None = None, **more: object
+) -> Run:
+    """Of 60 tokens a slice, 57 of them in half the time."""
+    slices = [
+        Slice(60, wall_s, 57, wall_s / 2, 20, None if plain is None else plain[place])
+        for place, wall_s in enumerate(seconds)
+    ]
     same = None if setting == "off" else 3
-    return Run("code", 4, setting, repeat, speed, 3, same, **more)  # type: ignore[arg-type]
+    return Run("code", 4, setting, repeat, tuple(slices), 3, same, **more)  # type: ignore[arg-type]
 
 
-def test_a_ratio_is_a_geometric_mean_with_an_interval() -> None:
-    assert Ratio.of([]) is None
-    alone = Ratio.of([1.5])
-    assert alone == Ratio(pytest.approx(1.5), None, None)  # type: ignore[arg-type]
-    ratio = Ratio.of([1.0, 1.21])
-    assert ratio is not None
-    assert ratio.mean == pytest.approx(1.1)
-    # Two logarithms 0.1906 apart: sd 0.1348, of the mean 0.0953, times 12.71.
-    assert ratio.high == pytest.approx(1.1 * math.exp(12.71 * math.log(1.21) / 2), rel=1e-3)
-
-
-def test_scatter_is_pooled_over_cells() -> None:
-    assert Scatter.of([]) is None
-    assert Scatter.of([[[1.2]], [[0.9], [1.1]]]) is None
-    # Pairs 0.2 and 0.1 apart in their logarithms: variances 0.02 and 0.005, of one degree of freedom each.
-    wide, narrow = [1.0, math.exp(0.2)], [2.0, 2.0 * math.exp(0.1)]
-    scatter = Scatter.of([[wide], [narrow], [[1.0]]])
-    assert scatter is not None
-    assert scatter.freedom == 2
-    assert scatter.deviation == pytest.approx(math.sqrt(0.0125))
-    # Settings of one cell share their plain runs: their mean counts, as one.
-    assert Scatter.of([[wide, narrow]]) == Scatter(pytest.approx(math.sqrt(0.0125)), 1)  # type: ignore[arg-type]
-    alone = Ratio.of([1.5], scatter)
-    assert alone is not None
-    assert alone.high == pytest.approx(1.5 * math.exp(4.30 * math.sqrt(0.0125)))
-    assert alone.low == pytest.approx(1.5 * math.exp(-4.30 * math.sqrt(0.0125)))
-
-
-def test_intervals_hold_what_they_say() -> None:
-    # Of cells whose scatter is the same, 95 % of the intervals have the true ratio in them.
-    rng = np.random.default_rng(1)
-    held = 0
-    for _ in range(300):
-        cells = [np.exp(rng.normal(0.1, 0.08, 2)).tolist() for _ in range(6)]
-        scatter = Scatter.of([[cell] for cell in cells])
-        ratios = [Ratio.of(cell, scatter) for cell in cells]
-        held += sum(one.low <= math.exp(0.1) <= one.high for one in ratios if one and one.low and one.high)
-    assert 0.93 <= held / 1800 <= 0.97
+def test_a_run_s_speed_is_its_tokens_over_its_slices_seconds() -> None:
+    assert run("off", 1, 2.0, 4.0).tokens_per_second == pytest.approx(120 / 6)
 
 
 def test_the_best_fixed_setting_is_chosen_on_odd_repeats_and_compared_on_even_ones() -> None:
     # On odd repeats model:2 is ahead; on even ones model:4 would be, which must not matter.
-    speeds = {
+    seconds = {
         "off": (10, 10, 10, 10),
-        "auto": (16, 18, 16, 18),
-        "model:2": (20, 15, 20, 15),
-        "model:4": (12, 30, 12, 30),
+        "auto": (6, 5, 6, 5),
+        "model:2": (4, 8, 4, 8),
+        "model:4": (9, 3, 9, 3),
     }
-    runs = [run(name, n, speed) for name, by in speeds.items() for n, speed in enumerate(by, 1)]
-    (cell,) = summarise(runs)
+    (cell,) = summarise(run(name, n, s, s) for name, by in seconds.items() for n, s in enumerate(by, 1))
     assert cell.best_fixed == "model:2"
-    assert cell.auto_over_best_fixed.mean == pytest.approx(18 / 15)
-    assert cell.auto_over_off.mean == pytest.approx(math.sqrt(1.6 * 1.8))
-    assert cell.auto_over_off.low < 1.7 < cell.auto_over_off.high
+    assert cell.auto_over_best_fixed is not None
+    assert cell.auto_over_best_fixed.mean == pytest.approx(8 / 5)
+    # Total times, not a mean of ratios.
+    assert cell.auto_over_off is not None
+    assert cell.auto_over_off.mean == pytest.approx(80 / 44)
+    assert cell.auto_over_off.low < 80 / 44 < cell.auto_over_off.high
+    assert cell.num_slices == 8
     assert (cell.num_outputs, cell.num_identical) == (36, 36)
 
 
-def test_off_may_be_the_best_fixed_setting() -> None:
-    (cell,) = summarise([run("off", 1, 10), run("auto", 1, 9), run("model:2", 1, 5)])
+def test_of_a_single_repeat_odd_slices_choose_and_even_ones_are_compared() -> None:
+    (cell,) = summarise(
+        [run("off", 1, 10, 10, 10, 10), run("auto", 1, 6, 5, 6, 5), run("model:2", 1, 4, 8, 4, 8)]
+    )
+    assert cell.best_fixed == "model:2"
+    assert cell.auto_over_best_fixed is not None
+    assert cell.auto_over_best_fixed.mean == pytest.approx(8 / 5)
+    (cell,) = summarise([run("off", 1, 10), run("auto", 1, 6), run("model:2", 1, 12)])
     assert cell.best_fixed == "off"
     assert cell.auto_over_best_fixed is None
 
 
+def test_only_slices_that_both_sides_have_are_compared() -> None:
+    (cell,) = summarise([run("off", 1, 10, 10), run("auto", 1, 5, 5), run("auto", 2, 1, 1)])
+    assert cell.num_slices == 2
+    assert cell.auto_over_off is not None
+    assert cell.auto_over_off.mean == pytest.approx(2.0)
+
+
+def test_a_machine_that_slows_down_slows_both_sides() -> None:
+    slow = [1.0, 3.0, 1.0, 2.0, 5.0, 1.0]
+    (cell,) = summarise(
+        [run("off", 1, *(4 * one for one in slow)), run("auto", 1, *(2 * one for one in slow))]
+    )
+    assert cell.auto_over_off == Ratio(*[pytest.approx(2.0)] * 3)  # type: ignore[arg-type]
+
+
+def test_cells_of_few_slices_go_by_the_scatter_of_all() -> None:
+    def other(one: Run) -> Run:
+        return Run("chat", *(getattr(one, name) for name in Run.__slots__[1:]))
+
+    many = [run("off", 1, *[10.0] * 6), run("auto", 1, 5, 6, 5, 6, 5, 6)]
+    few = [other(run("off", 1, 10)), other(run("auto", 1, 8))]
+    (_, cell) = summarise([*many, *few])
+    deviation = math.sqrt(math.log(1.2) ** 2 / 4 * 6 / 5)
+    assert cell.auto_over_off is not None
+    assert cell.auto_over_off.high == pytest.approx(1.25 * math.exp(2.57 * deviation))
+    (cell,) = summarise(few)
+    assert cell.auto_over_off == Ratio(pytest.approx(1.25), None, None)  # type: ignore[arg-type]
+
+
+def test_forecasts_are_of_the_slices_that_were_measured() -> None:
+    (cell,) = summarise(
+        [run("off", 1, 10, 30, plain=[11, 31]), run("auto", 1, 5, 15, plain=[9, 27]), run("model:2", 1, 1, 1)]
+    )
+    assert cell.predicted_speedup == pytest.approx(36 / 20)
+    assert cell.forecast_of_off == pytest.approx(42 / 40)
+
+
 def test_the_json_of_a_cell() -> None:
     runs = [
-        run("off", 1, 10), run("off", 2, 10),
-        run("auto", 1, 15, predicted_speedup=1.4, state="speculating"),
-        run("auto", 2, 15, predicted_speedup=1.6, state="paused: load", mean_draft_length=2.0),
+        run("off", 1, 6, plain=[6.6]), run("off", 2, 6, plain=[6.6]),
+        run("auto", 1, 4, plain=[5.6], state="speculating"),
+        run("auto", 2, 4, plain=[6.4], state="paused: load", mean_draft_length=2.0),
     ]  # fmt: skip
     found = summarise(runs)[0].to_json()
     names = "route concurrency auto_over_off auto_over_off_upper auto_over_best_fixed best_fixed state"
-    assert {*names.split(), "predicted_speedup", "measured_speedup"} <= set(found)
+    more = {"predicted_speedup", "measured_speedup", "decode_auto_over_off", "forecast_of_off"}
+    assert {*names.split(), *more} <= set(found)
     assert found["predicted_speedup"] == pytest.approx(1.5)
-    assert found["measured_speedup"] == pytest.approx(1.5)
+    assert found["measured_speedup"] == found["auto_over_off"] == pytest.approx(1.5)
+    assert found["decode_auto_over_off"] == pytest.approx(1.5)
+    assert found["forecast_of_off"] == pytest.approx(1.1)
+    assert found["mean_batch"] == pytest.approx(57 / 20)
     assert found["state"] == "paused: load"
     json.dumps(found)
+
+
+def test_decoding_is_compared_apart_from_prompts() -> None:
+    # Each answer waits 4 s for its first token, on both sides.
+    off = Run("code", 1, "off", 1, (Slice(30, 10.0, 29, 6.0, 30),) * 4, 4, None)
+    auto = Run("code", 1, "auto", 1, (Slice(30, 7.0, 29, 3.0, 15),) * 4, 4, 4)
+    (cell,) = summarise([off, auto])
+    assert cell.auto_over_off is not None
+    assert cell.decode_auto_over_off is not None
+    assert cell.auto_over_off.mean == pytest.approx(10 / 7)
+    assert cell.decode_auto_over_off.mean == pytest.approx(2.0)
+
+
+def test_requests_are_cut_into_slices_of_which_none_is_short() -> None:
+    assert in_slices(range(8), 4) == [range(4), range(4, 8)]
+    assert in_slices(range(11), 4) == [range(4), range(4, 11)]
+    assert in_slices(range(3), 4) == [range(3)]
+    assert in_slices(range(3), 1) == [range(1), range(1, 2), range(2, 3)]
+    assert in_slices(range(11), 0) == [range(11)]
+
+
+def test_a_slice_has_a_request_for_each_client_at_least() -> None:
+    assert [slice_size(None, 4), slice_size(0, 4), slice_size(4, 4), slice_size(9, 4)] == [4, 0, 4, 9]
+    with pytest.raises(ConfigError, match="--slice 3 with 4 clients; expected 0, or a request for each"):
+        slice_size(3, 4)
 
 
 def test_settings_take_turns_at_being_first() -> None:
@@ -122,24 +167,3 @@ def test_settings_take_turns_at_being_first() -> None:
 def test_settings_that_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="Write --settings off,auto,model:2,model:4,suffix:4"):
         parse_settings(text, NAMES)
-
-
-def test_runs_are_kept_and_gone_on_from(tmp_path: Path) -> None:
-    path = tmp_path / "runs.jsonl"
-    first = RunFile(path, {"target": "a", "limit": 3})
-    first.add(run("off", 1, 10.0))
-    again = RunFile(path, {"target": "a", "limit": 3})
-    assert again.runs == [run("off", 1, 10.0)]
-    assert again.has("code", 4, "off", 1)
-    assert not again.has("code", 4, "off", 2)
-    with pytest.raises(ConfigError, match="whose runs have another limit"):
-        RunFile(path, {"target": "a", "limit": 4})
-    path.write_text("what?\n")
-    with pytest.raises(ConfigError, match="a file that an earlier run of this command wrote"):
-        RunFile(path, {"target": "a", "limit": 3})
-    assert RunFile(None, {}).runs == []
-
-
-def test_cells_without_a_ratio_do_not_count_in_the_mean() -> None:
-    assert geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
-    assert geometric_mean([None]) is None

@@ -138,6 +138,21 @@ def test_a_window_whose_batch_changes_is_not_compared_with_another() -> None:
     assert not control.is_open
 
 
+def test_a_window_that_is_given_up_is_not_compared() -> None:
+    control = ControlWindows()
+    while not control.is_open:
+        windows(0.1, 0.15, 5, control, 1)
+    num_done = control.num_done
+    windows(0.1, 0.15, 5, control, 3)
+    control.give_up()
+    assert not control.is_open
+    windows(0.1, 0.15, 5, control, 40)
+    assert control.num_done == num_done
+    # Where none is open, what was gathered stays.
+    control.give_up()
+    assert len(windows(0.1, 0.15, 5, control, 400)) > 0
+
+
 def test_an_estimate_is_checked_once_its_interval_is_narrow() -> None:
     comparison = RouteComparison()
     assert comparison.figure().estimate is None

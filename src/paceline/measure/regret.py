@@ -8,7 +8,7 @@ chosen and compared on the same slices, luck would count for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -101,6 +101,9 @@ class RegretCell:
     forecast_of_off: float | None
     """Seconds of off's slices by step costs as they were known before each / those that they took."""
     mean_draft_length: float | None
+    mean_batch: float | None
+    """Sequences that decode in a step of off: fewer than there are clients, as slices thin out at their
+    end."""
     num_slices: int
     """Of auto that have a slice of off beside them, over all repeats."""
     num_outputs: int
@@ -141,6 +144,7 @@ class RegretCell:
             predicted_speedup=_predicted(auto.values()),
             forecast_of_off=_predicted(off.values()),
             mean_draft_length=float(np.mean(lengths)) if lengths else None,
+            mean_batch=_mean_batch(off.values()),
             num_slices=len(auto.keys() & off.keys()),
             num_outputs=sum(run.num_outputs for run in checked),
             num_identical=sum(run.num_identical or 0 for run in checked),
@@ -167,6 +171,7 @@ class RegretCell:
             "measured_speedup": off and off.mean,
             "forecast_of_off": self.forecast_of_off,
             "mean_draft_length": self.mean_draft_length,
+            "mean_batch": self.mean_batch,
             "tokens_per_second": dict(self.tokens_per_second),
             "num_slices": self.num_slices,
             "num_outputs": self.num_outputs,
@@ -210,6 +215,12 @@ def _pairs(one: Mapping[Place, Slice], other: Mapping[Place, Slice]) -> list[Pai
 
 def _decoding_pairs(one: Mapping[Place, Slice], other: Mapping[Place, Slice]) -> list[Pair]:
     return [(one[place].decoding, other[place].decoding) for place in sorted(one) if place in other]
+
+
+def _mean_batch(slices: Collection[Slice]) -> float | None:
+    """Return tokens behind first ones / steps, of slices without drafts."""
+    num_steps = sum(one.num_steps for one in slices)
+    return sum(one.num_decoded for one in slices) / num_steps if num_steps else None
 
 
 def _predicted(slices: Iterable[Slice]) -> float | None:
