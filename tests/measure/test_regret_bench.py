@@ -19,10 +19,11 @@ from paceline.engine.engine import Engine
 from paceline.measure.load import LoadLoop, LoadRequest
 from paceline.measure.load_cell import CellCounts
 from paceline.measure.load_mode import Mode
-from paceline.measure.regret import RegretCell, Run, parse_settings, summarise
+from paceline.measure.regret import RegretCell, Run, summarise
 from paceline.measure.regret_bench import RegretBench, WarmUp
 from paceline.measure.rows import RowCounter
 from paceline.measure.run_file import RunFile
+from paceline.measure.turns import parse_settings
 from paceline.models.interface import CausalModel, KVStore, SequenceSlice
 from paceline.policy.controller import SpeculationPolicy
 from paceline.policy.costs import CostCurve

@@ -73,9 +73,10 @@ def regret(**options: Any) -> None:
     if options["plot"] is not None:
         check_can_plot()
     from paceline.llm import LLM
-    from paceline.measure.regret import parse_settings, slice_size, summarise
+    from paceline.measure.regret import summarise
     from paceline.measure.regret_bench import RegretBench, WarmUp
     from paceline.measure.run_file import RunFile
+    from paceline.measure.turns import parse_settings, slice_size
 
     drafters = ["model", "suffix", "mixed"] if options["draft"] is not None else ["suffix"]
     settings = parse_settings(options["settings"], drafters)

@@ -18,8 +18,9 @@ from paceline.measure.forecast import Forecast, LoopRequest, forecast
 from paceline.measure.load import LoadLoop, LoadRequest
 from paceline.measure.load_cell import CellCounts
 from paceline.measure.load_mode import Mode
-from paceline.measure.regret import OFF, Run, Slice, in_slices, in_turns, slice_size
+from paceline.measure.regret import Run, Slice
 from paceline.measure.run_file import RunFile
+from paceline.measure.turns import OFF, in_slices, in_turns, slice_size
 from paceline.policy.controller import SpeculationPolicy
 from paceline.policy.step_costs import StepCosts
 from paceline.records import GenerationResult

@@ -14,9 +14,9 @@ from paceline.measure.bench import Bench, TimedRun
 from paceline.measure.journal import Journal
 from paceline.measure.options import MeasureOptions
 from paceline.measure.reading import Answer
-from paceline.measure.regret import in_turns
 from paceline.measure.replay import Reading
 from paceline.measure.setting import Setting
+from paceline.measure.turns import in_turns
 
 MOST_SWEEPS = 3
 """Times that every prompt is timed in each setting, at most."""
