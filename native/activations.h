@@ -31,7 +31,9 @@ struct alignas(64) ActivationGroup {
     float sum;                // scale * (q[0] + .. + q[31])
     std::int32_t start32;     // bits of magic, less 128 * (q[0] + .. + q[31])
     std::int32_t start16[2];  // the same for q[0..15] and for q[16..31]
-    std::int32_t padding[2];
+    // Of the same halves, -32 * (q[4 j] + q[4 j + 1]) summed over j, and -32 * (q[4 j + 2] + q[4 j + 3]): what sums of
+    // 16 bits begin at that add products with 6-bit weights, offset by 32, in pairs.
+    std::int16_t start_pairs[2][2];
 };
 static_assert(sizeof(ActivationGroup) == 64);
 

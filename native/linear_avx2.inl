@@ -24,6 +24,8 @@ struct Avx2Base {
         return _mm256_or_si256(_mm256_and_si256(ones, a), _mm256_andnot_si256(ones, b));
     }
 
+    static Bytes either(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
+
     static Floats zero() { return _mm256_setzero_ps(); }
     static Floats load(const float *p) { return _mm256_loadu_ps(p); }
     static void store(float *p, Floats v) { _mm256_storeu_ps(p, v); }
@@ -43,6 +45,11 @@ struct Avx2Base {
     }
 
     static Ints broadcast(std::int32_t v) { return _mm256_set1_epi32(v); }
+    static Ints broadcast_pair(const std::int16_t *pair) {
+        std::int32_t both;
+        __builtin_memcpy(&both, pair, sizeof both);
+        return _mm256_set1_epi32(both);
+    }
     static Ints broadcast4(const std::int8_t *q) {
         std::int32_t four;
         __builtin_memcpy(&four, q, sizeof four);

@@ -27,6 +27,7 @@ struct Avx2Vnni : Avx2Base {
     template <int bits>
     struct Dot {
         using Sum = Ints;
+        static constexpr bool begins_in_pairs = false;
         static Sum begin(Ints start) { return start; }
         static void step(Sum &sum, Bytes weights, Ints inputs, std::size_t) {
             sum = _mm256_dpbusd_avx_epi32(sum, weights, inputs);

@@ -75,6 +75,7 @@ struct Avx512 {
     template <int bits>
     struct Dot {
         using Sum = Ints;
+        static constexpr bool begins_in_pairs = false;
         static Sum begin(Ints start) { return start; }
         static void step(Sum &sum, Bytes weights, Ints inputs, std::size_t) {
             sum = _mm512_dpbusd_epi32(sum, weights, inputs);

@@ -55,21 +55,31 @@ inline typename Simd::Ints start_of(const std::int32_t &start) {
     }
 }
 
+// What a chain of products of a group begins with.
+template <class Simd, class Unpack, std::size_t chain>
+inline typename Simd::Ints begin_of(const ActivationGroup &row, Index<chain>) {
+    if constexpr (Simd::template Dot<Unpack::bits>::begins_in_pairs) {
+        static_assert(Unpack::kind == Kind::halves && Unpack::bits == 6);
+        return Simd::broadcast_pair(row.start_pairs[chain]);
+    } else if constexpr (Unpack::kind == Kind::minimum) {
+        return Simd::broadcast(magic_bits);
+    } else {
+        return start_of<Simd, Unpack::shift>(Unpack::kind == Kind::halves ? row.start16[chain] : row.start32);
+    }
+}
+
 // Adds to `sums` the products of a group of each of `columns` vectors with M rows. All rows' chains of products run side
 // by side: a chain alone would wait for each instruction's latency.
 template <class Simd, class Unpack, std::size_t M, std::size_t columns, class AnyGroup>
 inline void accumulate(const AnyGroup *const (&groups)[columns], const ActivationGroup *rows, std::size_t stride,
                        typename Simd::Floats (&sums)[M][columns]) {
-    constexpr int shift = Unpack::shift;
     constexpr std::size_t chains = Unpack::kind == Kind::halves ? 2 : 1, steps = 8 / chains;
     using Dot = typename Simd::template Dot<Unpack::bits>;
     const auto add_chain = [&](auto chain) __attribute__((always_inline)) {
         typename Dot::Sum products[M][columns];
         for (std::size_t m = 0; m < M; ++m) {
             const ActivationGroup &row = rows[m * stride];
-            const auto start = Unpack::kind == Kind::halves   ? start_of<Simd, shift>(row.start16[chain])
-                               : Unpack::kind == Kind::offset ? start_of<Simd, shift>(row.start32)
-                                                              : Simd::broadcast(magic_bits);
+            const auto start = begin_of<Simd, Unpack>(row, chain);
             for (std::size_t c = 0; c < columns; ++c) products[m][c] = Dot::begin(start);
         }
         const auto add_step = [&](auto step) __attribute__((always_inline)) {

@@ -56,6 +56,9 @@ struct Portable {
     static Bytes select(const Bytes &a, const Bytes &b) {
         return bytes([&](std::size_t i) { return (a.v[i] & byte) | (b.v[i] & ~byte); });
     }
+    static Bytes either(const Bytes &a, const Bytes &b) {
+        return bytes([&](std::size_t i) { return a.v[i] | b.v[i]; });
+    }
     template <int shift>
     static Bytes settle(const Bytes &v) {
         return bytes([&](std::size_t i) { return v.v[i] >> shift; });
@@ -114,6 +117,7 @@ struct Portable {
     // halves.
     template <int bits>
     struct Dot {
+        static constexpr bool begins_in_pairs = false;
         struct Sum {
             Ints start;
             std::int16_t low[64], high[bits == 8 ? 64 : 1];

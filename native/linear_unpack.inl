@@ -20,6 +20,19 @@ inline typename Simd::Bytes one_of_four(const std::uint8_t *three, std::size_t s
     }
 }
 
+// The same by their upper six bits, shifted down: fewer instructions where the weights are wanted so.
+template <class Simd, std::size_t j>
+inline typename Simd::Bytes upper_of_four_down(const std::uint8_t *three, std::size_t stride) {
+    if constexpr (j < 3) {
+        return Simd::mask(Simd::template right<2>(Simd::load_bytes(three + j * stride)), 0x3f);
+    } else {
+        const auto a = Simd::load_bytes(three), b = Simd::load_bytes(three + stride),
+                   c = Simd::load_bytes(three + 2 * stride);
+        return Simd::either(Simd::either(Simd::mask(a, 0x03), Simd::mask(Simd::template left<2>(b), 0x0c)),
+                            Simd::mask(Simd::template left<4>(c), 0x30));
+    }
+}
+
 // Vector j of eight whose nibbles lie in four.
 template <class Simd, std::size_t j>
 inline typename Simd::Bytes nibbles(const std::uint8_t *four) {
@@ -98,8 +111,12 @@ struct UnpackQ6K {
     struct PackedGroup : PackedGroupBase<Simd> {
         template <std::size_t j>
         typename Simd::Bytes weight(Index<j>) const {
-            return Simd::template settle<shift>(
-                one_of_four<Simd, true, j % 4>(this->vectors + 3 * vector_bytes * (j / 4), vector_bytes));
+            const std::uint8_t *three = this->vectors + 3 * vector_bytes * (j / 4);
+            if constexpr (Simd::scaled) {
+                return one_of_four<Simd, true, j % 4>(three, vector_bytes);
+            } else {
+                return upper_of_four_down<Simd, j % 4>(three, vector_bytes);
+            }
         }
     };
 

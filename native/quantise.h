@@ -29,7 +29,7 @@ static inline float scale_of(std::int32_t magnitude) {
     return value;
 }
 
-// Writes what follows from a group's scale and the sums of its halves.
+// Writes what follows from a group's scale and the sums of its halves; all but `start_pairs`.
 static inline void finish_group(float scale, std::int32_t low_sum, std::int32_t high_sum, ActivationGroup *out) {
     out->scale = scale;
     out->scaled_magic = magic * scale;
@@ -37,7 +37,6 @@ static inline void finish_group(float scale, std::int32_t low_sum, std::int32_t 
     out->start32 = magic_bits - 128 * (low_sum + high_sum);
     out->start16[0] = magic_bits - 128 * low_sum;
     out->start16[1] = magic_bits - 128 * high_sum;
-    out->padding[0] = out->padding[1] = 0;
 }
 
 inline constexpr std::int32_t nan_bits = 0x7fc00000;

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "quantise.h"
+#include "quantise_x86.h"
 
 namespace paceline {
 namespace {
@@ -46,8 +47,10 @@ void quantise_groups_avx2(const float *x, std::size_t num_groups, ActivationGrou
         __m256i q[4];
         for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], inverse));
         const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-        _mm256_store_si256(reinterpret_cast<__m256i *>(out->q), _mm256_permutevar8x32_epi32(packed, in_order));
+        const __m256i ordered = _mm256_permutevar8x32_epi32(packed, in_order);
+        _mm256_store_si256(reinterpret_cast<__m256i *>(out->q), ordered);
         finish_group(scale, sum_of(_mm256_add_epi32(q[0], q[1])), sum_of(_mm256_add_epi32(q[2], q[3])), out);
+        write_start_pairs(ordered, out);
     }
 }
 

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "quantise.h"
+#include "quantise_x86.h"
 
 namespace paceline {
 
@@ -21,9 +22,10 @@ void quantise_groups_avx512(const float *x, std::size_t num_groups, ActivationGr
         const __m512 inverse = _mm512_set1_ps(1.0f / scale);
         const __m512i low_q = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
         const __m512i high_q = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
-        _mm_store_si128(reinterpret_cast<__m128i *>(out->q), _mm512_cvtepi32_epi8(low_q));
-        _mm_store_si128(reinterpret_cast<__m128i *>(out->q + 16), _mm512_cvtepi32_epi8(high_q));
+        const __m256i q = _mm256_set_m128i(_mm512_cvtepi32_epi8(high_q), _mm512_cvtepi32_epi8(low_q));
+        _mm256_store_si256(reinterpret_cast<__m256i *>(out->q), q);
         finish_group(scale, _mm512_reduce_add_epi32(low_q), _mm512_reduce_add_epi32(high_q), out);
+        write_start_pairs(q, out);
     }
 }
 

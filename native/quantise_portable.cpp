@@ -43,6 +43,10 @@ void quantise_group(const float *x, ActivationGroup *out) {
             sums[half] += q;
         }
     finish_group(scale, sums[0], sums[1], out);
+    int32_t pairs[2][2] = {};
+    for (size_t i = 0; i < group_inputs; ++i) pairs[i / 16][i % 4 / 2] += out->q[i];
+    for (size_t i = 0; i < 4; ++i)
+        out->start_pairs[i / 2][i % 2] = static_cast<std::int16_t>(-32 * pairs[i / 2][i % 2]);
 }
 
 }  // namespace

@@ -49,6 +49,8 @@ def test_sums_and_starts_follow_from_the_values() -> None:
     assert (groups["sum"] == groups["scale"] * halves.sum(2).astype(np.float32)).all()
     assert (groups["start16"] == magic - 128 * halves).all()
     assert (groups["start32"] == magic - 128 * halves.sum(2)).all()
+    pairs = q.reshape(4, 4, 2, 4, 2, 2).sum((3, 5))
+    assert (groups["start_pairs"] == -32 * pairs).all()
 
 
 def test_every_instruction_set_gives_the_same_bytes() -> None:

@@ -18,7 +18,7 @@ ACTIVATION_GROUP = np.dtype(
         ("sum", np.float32),
         ("start32", np.int32),
         ("start16", np.int32, 2),
-        ("padding", np.int32, 2),
+        ("start_pairs", np.int16, (2, 2)),
     ]
 )
 """One group as `native/activations.h` describes it: input i stands for `scale * q[i]`."""
