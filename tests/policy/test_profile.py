@@ -7,7 +7,7 @@ import pytest
 from paceline.policy.acceptance import SourceAcceptance
 from paceline.policy.counts import Counts, bin_of
 from paceline.policy.profile import Prices, Profile
-from paceline.policy.replay import NUM_KEPT, Borrowed
+from paceline.policy.replay import NUM_KEPT, Borrowed, Draft
 
 FREE = Prices(0.0, 0.0)
 LIKELY = bin_of(0.96)
@@ -17,7 +17,7 @@ def profile_of(source: str, lengths: list[int], *, was_cut: bool) -> Profile:
     """The profile of eight drafts after so many were kept, each with likely tokens of so many."""
     known = SourceAcceptance(source, Counts(), Borrowed())
     for length in lengths * NUM_KEPT:
-        known.replay.add([LIKELY] * length, was_cut=was_cut)
+        known.replay.add(Draft([LIKELY] * length, was_cut))
     return known.replay.profile(8, 1.0, FREE)
 
 

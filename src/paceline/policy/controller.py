@@ -242,12 +242,11 @@ class SpeculationPolicy:
         return outcome
 
     def _consider_control(self, view: StepView, choice: Choice) -> None:
-        labels = {one.route for one in view.sequences}
         self.control.consider(
             len(view.sequences),
             choice.plain_seconds,
             choice.speedup,
-            is_checked=all(self._track_of(label).is_checked for label in labels),
+            is_checked=lambda: all(self._track_of(one.route).is_checked for one in view.sequences),
         )
 
     def _answer(self, view: StepView, held: HeldPlan) -> DraftPlan:
@@ -269,10 +268,7 @@ class SpeculationPolicy:
                 if probe.draft_length
             }
         if members:
-            planner = self._planner
-            passes = {model: one.seconds for model, one in planner.passes.items()}
-            first = next(iter(passes.values()))
-            self._rule = StepRule(members, planner.prices, planner.price, planner.verify, first, passes)
+            self._rule = self._planner.rule(members)
         return DraftPlan(choices, self._rule)
 
     def _member(self, one: Wanted, arm: Arm, length: int) -> Member:

@@ -9,6 +9,7 @@ from paceline.config.drafter_names import SUFFIX, is_mixed, model_of
 from paceline.policy.acceptance import Acceptance
 from paceline.policy.counterfactual import ControlWindows
 from paceline.policy.probing import Prober
+from paceline.policy.replay import Draft
 from paceline.policy.rule import StepRule
 from paceline.policy.step_costs import StepCosts
 from paceline.policy.tally import Tally, tally_of
@@ -91,7 +92,9 @@ class Learner:
             name = share.track.name
             drafted: dict[str, list[SequenceStep]] = {}
             for part in share.drafting:
-                drafted.setdefault(self._source(part, share.track, rule), []).append(part)
+                # Of a match that was taken there is no more to be said.
+                source = SUFFIX if part.source == SUFFIX else self._source(part, share.track, rule)
+                drafted.setdefault(source, []).append(part)
             for source, parts in drafted.items():
                 acceptance.of(name, source).observe(*parts)
             for part in share.scored:
@@ -130,7 +133,7 @@ class Learner:
                 passed_over = {} if rule is None else rule.passed_over
                 bins = passed_over.get(part.number, [])
                 was_cut = bool(bins) and len(bins) >= part.draft_length
-                self._acceptance.of(track.name, SUFFIX).replay.add(bins, was_cut=was_cut)
+                self._acceptance.of(track.name, SUFFIX).replay.add(Draft(bins, was_cut))
         return source
 
     def _settle_probes(self, record: StepRecord, tally: Tally, plain_s: float, prober: Prober) -> None:

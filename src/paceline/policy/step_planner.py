@@ -15,6 +15,7 @@ from paceline.policy.draft_lengths import Candidate, Choice, best_lengths, slots
 from paceline.policy.interface import SequenceView, StepView
 from paceline.policy.profile import NOTHING, Prices, Profile
 from paceline.policy.replay import mixed
+from paceline.policy.rule import Member, StepRule
 from paceline.policy.several_models import Arm, Passes, choose_in_turn
 from paceline.policy.step_costs import PREFILL_ROWS, StepCosts
 from paceline.policy.tracks import CachedProfile, CutProfile, RouteTrack
@@ -109,6 +110,20 @@ class StepPlanner:
         self.passes = {model: self._passes(model, max(num_wanted, 1)) for model in models or (MODEL,)}
         self._first = next(iter(self.passes.values()))
         self.prices = self._first.prices
+        self._verify_s: list[float] = self.verify.tolist()
+        self._draft_s: dict[str, list[float]] = {
+            model: passes.seconds.tolist() for model, passes in self.passes.items()
+        }
+
+    def rule(self, members: dict[int, Member]) -> StepRule:
+        """Return the rule of a step at the prices of now.
+
+        Args:
+            members: that may draft, by sequence number.
+        """
+        draft_s = self._draft_s
+        first = next(iter(draft_s.values()))
+        return StepRule(members, self.prices, self._price, self._verify_s, first, draft_s)
 
     def _passes(self, model: str, num_wanted: int) -> Passes:
         draft = self._costs.draft(model).table(num_wanted + 2)[: num_wanted + 2]
