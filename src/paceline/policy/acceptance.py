@@ -132,14 +132,14 @@ class SourceAcceptance:
             counts=_saved_counts(known.counts),
             theta=known.theta,
             theta_variance=known.theta_variance,
-            drafts=[SavedDraft(bins=bins, was_cut=was_cut) for bins, was_cut in self.replay.latest()],
+            drafts=[SavedDraft(bins=one.bins, was_cut=one.was_cut) for one in self.replay.latest()],
         )
 
     def restore(self, saved: SavedSource) -> None:
         """Begin with what an earlier process knew; surprises and recent rates begin anew."""
         counts = saved.counts
         self.calibration.restore(counts.verified, counts.accepted, saved.theta, saved.theta_variance)
-        self.replay.restore([(draft.bins, draft.was_cut) for draft in saved.drafts])
+        self.replay.restore([Draft(draft.bins, draft.was_cut) for draft in saved.drafts])
 
     @property
     def rate(self) -> float | None:

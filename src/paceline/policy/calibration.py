@@ -51,8 +51,11 @@ SHIFT = 2.0
 """Log-odds by which acceptance has to have moved for it to count as another one."""
 MORE = math.exp(SHIFT)
 SURPRISE_LIMIT = math.exp(7.0)
-"""Of the cumulative products of likelihood ratios, that shift against none (Page 1954, who adds up logarithms):
-some eight misses in a row of what was likely; in steady traffic hardly once in a thousand tokens."""
+"""Of the cumulative products of likelihood ratios, that shift against none (Page 1954, who adds up their
+logarithms): some eight misses in a row of what was likely; in steady traffic hardly once in a thousand
+tokens."""
+PROMISING_LIMIT = math.exp(7.0 / 4)
+"""Of the same, from which on things seem to get better."""
 LEAST_P, MOST_P = 0.005, 0.995
 _BY_CONFIDENCE = STRENGTH_OF_CONFIDENCE * MIDDLES
 
@@ -139,7 +142,7 @@ class Calibration:
     @property
     def is_promising(self) -> bool:
         """Whether the latest outcomes were better than expected, if not yet enough to call it a change."""
-        return self._too_low > SURPRISE_LIMIT**0.25
+        return self._too_low > PROMISING_LIMIT
 
     @property
     def array(self) -> np.ndarray:

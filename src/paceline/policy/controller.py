@@ -77,6 +77,8 @@ class SpeculationPolicy:
         self._learner = Learner(self.costs, self.acceptance, self.control, self._track_of, model)
         self._rule: StepRule | None = None
         self._held: HeldPlan | None = None
+        self._unhindered: HeldPlan | None = None
+        """The last plan without prompts beside it: once these are gone, it is found again as a rule."""
 
     def check(self, route: str | None, speculation: SpeculationParams) -> None:
         """Refuse a request of a route that is not there; see `DraftPolicy.check`."""
@@ -93,8 +95,10 @@ class SpeculationPolicy:
         if held is None or self.control.is_open or not held.serves(view, self.step, self._versions):
             held = self._plan_anew(view)
             if held is not None:
-                held = held.after(self._held)
+                held = held.after(self._held, self._unhindered)
             self._held = held
+            if held is None or not held.num_prompt_rows:
+                self._unhindered = held
         if held is None:
             return DraftPlan([PLAIN] * len(view.sequences))
         if held.choice is not None and any(held.choice.lengths) and not view.num_prompt_rows:
@@ -220,10 +224,12 @@ class SpeculationPolicy:
             members[view.sequences[place].number] = fixed_member(choice.draft_length)
         if outcome is not None:
             for (place, one), arm, length in zip(wanted.items(), outcome.arms, outcome.lengths, strict=True):
-                if one.track.is_paused or has_several:
-                    asking.append((place, one))
                 if one.track.is_paused:
+                    if self._prober.may_ask(one):
+                        asking.append((place, one))
                     continue
+                if has_several:
+                    asking.append((place, one))
                 if arm is not None and length:
                     choices[place] = DraftChoice(length, arm.drafter)
                     members[one.view.number] = self._member(one, arm, length)

@@ -267,7 +267,7 @@ class OnlineCurve:
         self._noise += 0.03 * (seen - self._noise)
         gain = spread / variance
         self._state += clipped * gain
-        covariance -= gain[:, None].dot(spread[None], self._step)
+        covariance -= np.multiply(gain[:, None], spread, out=self._step)
         self.num_observed += 1
         self._num_valid = 0
 

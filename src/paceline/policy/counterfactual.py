@@ -21,6 +21,7 @@ import numpy as np
 from paceline.policy.ledger import Ledger
 
 MEMORY_STEPS = 1500.0
+KEPT = 1 - 1 / MEMORY_STEPS
 WINDOW_STEPS = 8
 """Few enough that a draft model catches up in one pass."""
 SIDE_STEPS = 32
@@ -73,7 +74,7 @@ class RouteComparison:
 
     def add_step(self, num_tokens: int, num_sequences: int, seconds: float, plain_s: float) -> None:
         """Count a step in which the route had so many tokens from so many sequences."""
-        kept = 1 - 1 / MEMORY_STEPS
+        kept = KEPT
         self._served = self._served * kept + num_tokens
         self._plain = self._plain * kept + num_sequences * seconds / plain_s
         self._seconds = self._seconds * kept + seconds
@@ -153,9 +154,7 @@ class ControlWindows:
         """Whether the next step runs at k = 0."""
         return self._phase == "control"
 
-    def consider(
-        self, batch: int, step_s: float, speedup: float, *, is_checked: Callable[[], bool]
-    ) -> None:
+    def consider(self, batch: int, step_s: float, speedup: float, *, is_checked: Callable[[], bool]) -> None:
         """Open a window if one is due, and its cost may be spent.
 
         Args:

@@ -90,8 +90,8 @@ class Replay:
         self.has_passes = has_passes
         self._borrowed = borrowed
         size = NUM_KEPT + NUM_BORROWED
-        self._drafts: list[tuple[list[int], int]] = [([], _ENDED)] * size
-        """Borrowed ones first, the others in a ring: bins, and the code of what comes behind the last one."""
+        self._drafts = [FOUND_NOTHING] * size
+        """Borrowed ones first, the others in a ring."""
         self._new: list[Draft] = []
         """The latest drafts, which are not in the ring yet: most steps only add."""
         self._num_borrowed = -1
@@ -138,18 +138,22 @@ class Replay:
             return
         begin = self._num - len(self._new)
         places = [NUM_BORROWED + index % NUM_KEPT for index in range(begin, self._num)]
-        for place, (bins, was_cut) in zip(places, self._new, strict=True):
-            self._put(place, bins, was_cut)
-            if len(bins) > 1:
-                self._count_next(bins)
+        for place, draft in zip(places, self._new, strict=True):
+            self._put(place, draft)
         self._weights[places] = 1.0
         self._new.clear()
 
-    def _put(self, place: int, bins: list[int], was_cut: bool) -> None:
-        # What a draft model would have drawn next there always is; a match may be at its end.
-        goes_on = bins and (was_cut or self.has_passes)
-        self._drafts[place] = (bins, _BEHIND + bins[-1] if goes_on else _ENDED)
+    def _put(self, place: int, draft: Draft) -> None:
+        self._drafts[place] = draft
         self._changed.add(place)
+        if len(draft.bins) > 1:
+            self._count_next(draft.bins)
+
+    def _code_behind(self, draft: Draft) -> int:
+        """Return the code of what comes behind a draft's last token."""
+        # What a draft model would have drawn next there always is; a match may be at its end.
+        goes_on = draft.bins and (draft.was_cut or self.has_passes)
+        return _BEHIND + draft.bins[-1] if goes_on else _ENDED
 
     def _count_next(self, bins: Sequence[int]) -> None:
         """Take note of what followed each token of a draft."""
@@ -174,21 +178,19 @@ class Replay:
             self._next = ((sums + 8 * prior) / (nums + 8)).tolist()
         return self._next
 
-    def latest(self) -> list[tuple[list[int], bool]]:
+    def latest(self) -> list[Draft]:
         """Return (bins, whether it goes on behind them) of the drafts that still count, oldest first."""
         self._take_in()
         places = [NUM_BORROWED + index % NUM_KEPT for index in range(self._num - self.num_kept, self._num)]
         found = [self._drafts[place] for place in places if self._weights[place] > KEPT_AT_BREAK]
-        return [(bins[:MAX_LENGTH], behind != _ENDED) for bins, behind in found]
+        return [Draft(one.bins[:MAX_LENGTH], self._code_behind(one) != _ENDED) for one in found]
 
-    def restore(self, drafts: Sequence[tuple[list[int], bool]]) -> None:
+    def restore(self, drafts: Sequence[Draft]) -> None:
         """Begin with the drafts of an earlier process, which give way to new ones."""
         self._take_in()
-        for bins, was_cut in drafts:
-            self._put(NUM_BORROWED + self._num % NUM_KEPT, bins, was_cut)
+        for draft in drafts:
+            self._put(NUM_BORROWED + self._num % NUM_KEPT, draft)
             self._num += 1
-            if bins:
-                self._count_next(bins)
         self._weights[NUM_BORROWED:] = RESTORED_WEIGHT
         self._next = None
 
@@ -206,15 +208,15 @@ class Replay:
         borrowed = self._borrowed
         if self.num_kept < NUM_KEPT and self._num_borrowed != borrowed.num_seen:
             self._num_borrowed = borrowed.num_seen
-            for place, (draft, was_cut) in enumerate(borrowed.drafts):
-                self._put(place, draft, was_cut)
+            self._drafts[: len(borrowed.drafts)] = borrowed.drafts
+            self._changed.update(range(len(borrowed.drafts)))
         if length > len(self._codes):
             self._codes = np.empty((length, len(self._drafts)), dtype=np.int64)
             self._changed.update(range(len(self._drafts)))
         if self._changed:
             places, size = list(self._changed), len(self._codes)
             drafts = [self._drafts[place] for place in places]
-            rows = [bins[:size] + [behind] * (size - len(bins)) for bins, behind in drafts]
+            rows = [one.bins[:size] + [self._code_behind(one)] * (size - len(one.bins)) for one in drafts]
             self._codes[:, places] = np.array(rows).T + _FIRST_CODES[:size]
             self._changed.clear()
         return self._codes[:length, : NUM_BORROWED + self.num_kept]

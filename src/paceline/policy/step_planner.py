@@ -147,7 +147,10 @@ class StepPlanner:
         return self._price
 
     def arms(self, wanted: Wanted) -> list[Arm]:
-        """Return the ways in which a sequence may draft, the best first; alike for all that are alike."""
+        """Return the ways in which a sequence may draft, the best first; alike for all that are alike.
+
+        Left out is a draft model that would have to read a long text first, where that is not worth it any
+        more, even if the draft passes are made for others in any case."""
         view = wanted.view
         key = (wanted.track.name, wanted.most, view.drafters, view.speculation.drafter)
         found = self._arms.get(key)
@@ -156,17 +159,18 @@ class StepPlanner:
         if view.num_draft_missing <= CATCH_UP_FREE and (view.held_by is None or len(self.passes) == 1):
             return found
         left = min(wanted.track.lengths.remaining(view.num_output_tokens), float(view.most_drafts + 1))
-        late = [
-            self._late(arm, missing, left, wanted.track.settings.weight)
-            if arm.model is not None and (missing := view.num_missing_of(arm.model)) > CATCH_UP_FREE
-            else arm
-            for arm in found
-        ]
+        late: list[Arm] = []
+        for arm in found:
+            if arm.model is None or (missing := view.num_missing_of(arm.model)) <= CATCH_UP_FREE:
+                late.append(arm)
+            elif (reading := self._late(arm, missing, left, wanted.track.settings.weight)) is not None:
+                late.append(reading)
         late.sort(key=_by_value)
         return late
 
-    def _late(self, arm: Arm, num_missing: int, left: float, weight: float) -> Arm:
-        """Return a way of drafting with what the draft model has to read first, spread over later steps.
+    def _late(self, arm: Arm, num_missing: int, left: float, weight: float) -> Arm | None:
+        """Return a way of drafting with what the draft model has to read first, spread over later steps; none
+        where it is too late for that.
 
         Args:
             arm: the way, for a sequence that the draft model has read.
@@ -174,13 +178,14 @@ class StepPlanner:
             left: expected tokens of the rest of the answer.
             weight: of each.
         """
-        drafter, profile, start_s, value, model_value, model, gain, riding, slots, _ = arm
+        drafter, profile, start_s, value, model_value, model, gain, riding, slots = arm
         more_s = self._catch_up_s(model or "", num_missing) / max(1.0, left / (1.0 + gain / weight))
         price = self._price * more_s
+        if riding <= price:
+            return None
         return Arm(
-            drafter, profile, start_s + more_s, value - price, model_value - price, model, gain, riding,
-            slots, riding <= price,
-        )  # fmt: skip
+            drafter, profile, start_s + more_s, value - price, model_value - price, model, gain, riding, slots
+        )
 
     def _catch_up_s(self, name: str, num_tokens: int) -> float:
         """Return what `StepCosts.catch_up_s` does, from a list that is made once a step."""

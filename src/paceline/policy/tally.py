@@ -89,7 +89,7 @@ def tally_of(record: StepRecord, track_of: Callable[[str | None], RouteTrack]) -
         num_rows=num_rows + num_drafted + num_prompt_rows,
         num_asked=num_asked,
         has_prompts=has_prompts,
-        is_asking=num_asked > 0 or any([share.scored for share in found]),
+        is_asking=num_asked > 0 or any(share.scored for share in found),
         has_draft_work=num_drafted > 0 or record.draft_s > 0,
     )
 
@@ -97,7 +97,7 @@ def tally_of(record: StepRecord, track_of: Callable[[str | None], RouteTrack]) -
 def _share(
     shares: dict[str | None, Share], label: str | None, track_of: Callable[[str | None], RouteTrack]
 ) -> Share:
-    """Add the share of a label that is met for the first time: that of its route, if another label led there."""
+    """Add the share of a label that is met for the first time; labels of one route have one together."""
     track = track_of(label)
     found = next((share for share in shares.values() if share.track is track), None)
     share = shares[label] = found or Share(track, track.draft_lengths)
