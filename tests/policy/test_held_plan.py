@@ -61,45 +61,6 @@ def test_it_serves_longer_the_oftener_about_the_same_is_found(
     assert replace(held(0), choices=choices, wishing=frozenset("r")).after(held(1)).num_alike == 0
 
 
-def plan_of(numbers: range, lengths: int = 3) -> HeldPlan:
-    return replace(
-        held(0),
-        sequences=tuple(sequence(number) for number in numbers),
-        choices=(DraftChoice(lengths, "model"),) * len(numbers),
-    )
-
-
-@pytest.mark.parametrize(
-    ("numbers", "is_alike"),
-    [
-        (range(1, 17), True),  # one ended and another one began
-        (range(17), True),
-        (range(15), True),
-        (range(4, 20), False),
-        (range(24), False),
-        (range(100, 116), False),
-    ],
-)
-def test_one_answer_of_many_that_ends_or_begins_leaves_the_others_where_they_were(
-    numbers: range, is_alike: bool
-) -> None:
-    then = replace(plan_of(range(16)), num_alike=2)
-    assert plan_of(numbers).after(then).num_alike == (3 if is_alike else 0)
-    assert plan_of(numbers, lengths=5).after(then).num_alike == 0
-
-
-def test_among_few_sequences_each_one_matters() -> None:
-    then = replace(plan_of(range(7)), num_alike=2)
-    assert plan_of(range(6)).after(then).num_alike == 0
-    assert plan_of(range(1, 8)).after(then).num_alike == 0
-
-
-def test_it_follows_any_of_the_plans_that_it_is_like() -> None:
-    beside_a_prompt, before_it = plan_of(range(16), lengths=0), replace(plan_of(range(16)), num_alike=2)
-    assert plan_of(range(16)).after(beside_a_prompt).num_alike == 0
-    assert plan_of(range(16)).after(None, beside_a_prompt, before_it).num_alike == 3
-
-
 CHANGES: dict[str, Callable[[StepView], StepView]] = {
     "a prompt beside it": lambda v: v._replace(num_prompt_rows=16),
     "one sequence less": lambda v: v._replace(sequences=v.sequences[:1]),

@@ -77,8 +77,6 @@ class SpeculationPolicy:
         self._learner = Learner(self.costs, self.acceptance, self.control, self._track_of, model)
         self._rule: StepRule | None = None
         self._held: HeldPlan | None = None
-        self._unhindered: HeldPlan | None = None
-        """The last plan without prompts beside it: once these are gone, it is found again as a rule."""
 
     def check(self, route: str | None, speculation: SpeculationParams) -> None:
         """Refuse a request of a route that is not there; see `DraftPolicy.check`."""
@@ -95,10 +93,8 @@ class SpeculationPolicy:
         if held is None or self.control.is_open or not held.serves(view, self.step, self._versions):
             held = self._plan_anew(view)
             if held is not None:
-                held = held.after(self._held, self._unhindered)
+                held = held.after(self._held)
             self._held = held
-            if held is None or not held.num_prompt_rows:
-                self._unhindered = held
         if held is None:
             return DraftPlan([PLAIN] * len(view.sequences))
         if held.choice is not None and any(held.choice.lengths) and not view.num_prompt_rows:

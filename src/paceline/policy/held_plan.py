@@ -18,8 +18,6 @@ HELD_STEPS = (1, 4, 8, 16)
 oftener it was found anew."""
 LEAST_LONG = 4
 """Steps for which a plan may serve however few sequences there are; with more, as many as there are."""
-OTHERS = 0.125
-"""Sequences that came or went / those that went on, up to which plans may be alike."""
 CHANGE = 0.25
 """Part of a draft length, if more than one draft, by which another is one."""
 
@@ -48,27 +46,23 @@ class HeldPlan:
     num_alike: int = 0
     """Plans before it, one after the other, that gave the same sequences about the same lengths."""
 
-    def after(self, *others: HeldPlan | None) -> HeldPlan:
-        """Return this plan as the one that follows the first of some others that is like it, if any is."""
-        for other in others:
-            if other is not None and self._is_like(other):
-                return replace(self, num_alike=min(other.num_alike + 1, len(HELD_STEPS) - 1))
-        return self
+    def after(self, other: HeldPlan | None) -> HeldPlan:
+        """Return this plan as the one that follows another."""
+        if other is None or not self._is_like(other):
+            return self
+        return replace(self, num_alike=min(other.num_alike + 1, len(HELD_STEPS) - 1))
 
     def _is_like(self, other: HeldPlan) -> bool:
-        """Whether another plan has the same drafters and about the same lengths for about the same sequences.
+        """Whether another plan has the same drafters and about the same lengths for the same sequences.
 
-        About, since the rule of each step ends drafts by their tokens, whatever length they may have, and one
-        answer of many that ends, or begins, leaves the others where they were."""
-        if self.wishing != other.wishing:
-            return False
-        then = {one.number: choice for one, choice in zip(other.sequences, other.choices, strict=True)}
-        now = {one.number: choice for one, choice in zip(self.sequences, self.choices, strict=True)}
-        both = now.keys() & then.keys()
-        return max(len(now), len(then)) - len(both) <= OTHERS * len(both) and all(
-            now[number].drafter == then[number].drafter
-            and _is_near(now[number].draft_length, then[number].draft_length)
-            for number in both
+        About, since the rule of each step ends drafts by their tokens, whatever length they may have."""
+        return (
+            self.wishing == other.wishing
+            and [one.number for one in self.sequences] == [one.number for one in other.sequences]
+            and all(
+                now.drafter == then.drafter and _is_near(now.draft_length, then.draft_length)
+                for now, then in zip(self.choices, other.choices, strict=True)
+            )
         )
 
     @property

@@ -17,6 +17,9 @@ from paceline.policy.tracks import RouteTrack
 from paceline.records import FinishReason, GenerationResult
 from paceline.step_records import SequenceStep, StepRecord
 
+MOST_LEARNED = 8
+"""Drafting sequences whose drafts are learned from in one step, in turns where there are more: many teach
+soon enough even so, and what a step has for learning does not grow with them."""
 DRIFT_STEPS = 32
 FADE_STEPS = 1024
 
@@ -88,10 +91,11 @@ class Learner:
                 record, self._model, rows=tally.num_rows, context=tally.context + tally.prompt_context,
                 num_asked=tally.num_asked, has_prompts=tally.has_prompts,
             )  # fmt: skip
+        stride = -(-tally.num_asked // MOST_LEARNED) or 1
         for share in tally.shares:
             name = share.track.name
             drafted: dict[str, list[SequenceStep]] = {}
-            for part in share.drafting:
+            for part in share.drafting[self._num_steps % stride :: stride]:
                 # Of a match that was taken there is no more to be said.
                 source = SUFFIX if part.source == SUFFIX else self._source(part, share.track, rule)
                 drafted.setdefault(source, []).append(part)
