@@ -112,7 +112,7 @@ def windows(
     for _ in range(steps):
         is_plain = control.is_open
         if not is_plain:
-            control.consider(2, plain_s, 1.5, is_checked=False)
+            control.consider(2, plain_s, 1.5, is_checked=lambda: False)
         seconds = plain_s if is_plain else spec_s
         routes = {"chat": (2, 2 if is_plain else tokens)}
         if ratios := control.add_step(2, seconds, routes, is_plain=is_plain, has_prompts=False):

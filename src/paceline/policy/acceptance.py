@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.policy.calibration import Calibration
-from paceline.policy.counts import EDGES, UNKNOWN, Counts, bin_of, place_of
+from paceline.policy.counts import UNKNOWN, Counts, bins_of, places_of
 from paceline.policy.history import SavedCounts, SavedDraft, SavedPool, SavedSource
-from paceline.policy.replay import MAX_LENGTH, Borrowed, Replay
+from paceline.policy.replay import FOUND_NOTHING, MAX_LENGTH, Borrowed, Draft, Replay
 from paceline.step_records import SequenceStep
 
 LEAST_OWN = 32.0
@@ -19,6 +18,8 @@ FAST_TOKENS = 64
 DRIFT_LEAST = 0.10
 DRIFT_SDS = 3.5
 MAX_POSITIONS = 16
+POSITION_DRAFTS = 256
+"""Drafts after which those before count half, where acceptance is told by position."""
 SCORED_STRIDE = 4
 """Positions from one draft that is read out of scored text to the next."""
 
@@ -40,6 +41,33 @@ class AcceptanceFigure:
     """Routes that it leans on, while its own history is short."""
 
 
+class _ByPosition:
+    """Verified and accepted tokens at each position of a draft, old ones fading."""
+
+    def __init__(self) -> None:
+        self._judged = [0.0] * (MAX_POSITIONS + 1)
+        self._accepted = [0.0] * (MAX_POSITIONS + 1)
+        """Drafts of which so many tokens were verified, and accepted: 0, 1, ...; the last is "or more"."""
+        self._num = 0
+
+    def add(self, num_judged: int, num_accepted: int) -> None:
+        """Count a draft."""
+        self._judged[min(num_judged, MAX_POSITIONS)] += 1.0
+        self._accepted[min(num_accepted, MAX_POSITIONS)] += 1.0
+        self._num += 1
+        if self._num >= POSITION_DRAFTS:
+            self._num = 0
+            self._judged = [0.5 * count for count in self._judged]
+            self._accepted = [0.5 * count for count in self._accepted]
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Accepted at each position / verified there."""
+        judged = [sum(self._judged[position:]) for position in range(1, MAX_POSITIONS + 1)]
+        accepted = [sum(self._accepted[position:]) for position in range(1, MAX_POSITIONS + 1)]
+        return tuple(a / n for a, n in zip(accepted, judged, strict=True) if n > 0.5)
+
+
 class SourceAcceptance:
     """One route with one source of drafts."""
 
@@ -47,8 +75,7 @@ class SourceAcceptance:
         self.source = source
         self.calibration = Calibration(pool)
         self.replay = Replay(self.calibration, borrowed, has_passes=source != "suffix")
-        self._verified = [0.0] * MAX_POSITIONS
-        self._accepted = [0.0] * MAX_POSITIONS
+        self._by_position = _ByPosition()
         self._fast = 0.0
         self._fast_n = 0.0
         self._is_adrift = False
@@ -57,23 +84,25 @@ class SourceAcceptance:
         """Learn from sequences' parts in a step: what was drawn, and what was verified of it."""
         places: list[int] = []
         outcomes: list[bool] = []
-        verified, accepted, replay = self._verified, self._accepted, self.replay
+        drafts: list[Draft] = []
         for part in parts:
-            bins = [bisect_right(EDGES, c) for c in part.confidences] or [UNKNOWN] * part.num_drafted
-            # A look-up that found nothing counts; a draft model that is still reading the prompt does not.
-            if bins or not replay.has_passes:
-                replay.add(bins, was_cut=len(bins) >= part.draft_length)
-            if not part.num_drafted:
+            num_drafted, confidences = part.num_drafted, part.confidences
+            if not num_drafted and not confidences:
+                drafts.append(FOUND_NOTHING)
                 continue
-            num_accepted = part.num_accepted
-            num_judged = min(part.num_drafted, num_accepted + _was_rejected(part))
-            for position, found in enumerate(bins[:num_judged]):
-                outcome = position < num_accepted
-                places.append(place_of(position, found))
-                outcomes.append(outcome)
-                if position < MAX_POSITIONS:
-                    verified[position] = verified[position] * 0.998 + 1
-                    accepted[position] = accepted[position] * 0.998 + outcome
+            bins = bins_of(confidences) if confidences else [UNKNOWN] * num_drafted
+            drafts.append(Draft(bins, len(bins) >= part.draft_length))
+            if num_drafted:
+                num_accepted = part.num_accepted
+                num_judged = min(num_drafted, num_accepted + _was_rejected(part))
+                places += places_of(bins[:num_judged])
+                outcomes += [True] * num_accepted + [False] * (num_judged - num_accepted)
+                self._by_position.add(num_judged, num_accepted)
+        if self.replay.has_passes:
+            # A look-up that found nothing counts; a draft model that is still reading the prompt does not.
+            drafts = [draft for draft in drafts if draft.bins]
+        if drafts:
+            self.replay.add(*drafts)
         if outcomes:
             self.calibration.observe_places(places, outcomes)
             self._note_fast(outcomes)
@@ -88,12 +117,12 @@ class SourceAcceptance:
 
         Each position tells what a first draft there would have come to, and each run of them what a draft
         from there on would have looked like."""
-        bins = [bin_of(confidence) for confidence, _ in scored]
+        bins = bins_of([confidence for confidence, _ in scored])
         outcomes = [is_right for _, is_right in scored]
         self.calibration.observe([0] * len(bins), bins, outcomes)
         for start in range(0, max(1, len(bins) - 3), SCORED_STRIDE):
             if bins[start:]:
-                self.replay.add(bins[start : start + MAX_POSITIONS], was_cut=True)
+                self.replay.add(Draft(bins[start : start + MAX_POSITIONS], was_cut=True))
         self._note_fast(outcomes)
 
     def saved(self) -> SavedSource:
@@ -103,14 +132,14 @@ class SourceAcceptance:
             counts=_saved_counts(known.counts),
             theta=known.theta,
             theta_variance=known.theta_variance,
-            drafts=[SavedDraft(bins=bins, was_cut=was_cut) for bins, was_cut in self.replay.latest()],
+            drafts=[SavedDraft(bins=one.bins, was_cut=one.was_cut) for one in self.replay.latest()],
         )
 
     def restore(self, saved: SavedSource) -> None:
         """Begin with what an earlier process knew; surprises and recent rates begin anew."""
         counts = saved.counts
         self.calibration.restore(counts.verified, counts.accepted, saved.theta, saved.theta_variance)
-        self.replay.restore([(draft.bins, draft.was_cut) for draft in saved.drafts])
+        self.replay.restore([Draft(draft.bins, draft.was_cut) for draft in saved.drafts])
 
     @property
     def rate(self) -> float | None:
@@ -148,7 +177,7 @@ class SourceAcceptance:
             low,
             high,
             total,
-            tuple(a / n for a, n in zip(self._accepted, self._verified, strict=True) if n > 0.5),
+            self._by_position.rates,
             tuple(neighbours) if total < LEAST_OWN else (),
         )
 
@@ -185,7 +214,7 @@ class Acceptance:
                 continue
             counts, borrowed = self._pools[source] = Counts(), Borrowed()
             counts.restore(saved.counts.verified, saved.counts.accepted)
-            borrowed.drafts.extend((draft.bins, draft.was_cut) for draft in saved.drafts)
+            borrowed.drafts.extend(Draft(draft.bins, draft.was_cut) for draft in saved.drafts)
 
     @property
     def num_breaks(self) -> int:

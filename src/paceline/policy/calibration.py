@@ -15,26 +15,24 @@ is not."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from paceline.policy.counts import (
-    EDGES,
-    FIRST_PLACES,
-    LAST_PLACES,
+    ACCEPTED,
     MEMORY,
     NUM_BINS,
     NUM_GROUPS,
-    NUM_PLACES,
     UNKNOWN,
+    VERIFIED,
     Counts,
     bin_of,
+    bins_of,
     place_of,
+    places_of,
 )
 
 MIDDLES = np.array([0.03, 0.075, 0.15, 0.27, 0.43, 0.57, 0.73, 0.85, 0.925, 0.965, 0.985, 0.997, 0.6])
@@ -51,17 +49,19 @@ LEAST_SHIFT = 0.02
 """Changes of theta that are not worth a new table."""
 SHIFT = 2.0
 """Log-odds by which acceptance has to have moved for it to count as another one."""
-SURPRISE_LIMIT = 7.0
-"""Of the cumulative sums of log-likelihood ratios (Page 1954), that shift against none: some eight misses in
-a row of what was likely; in steady traffic hardly once in a thousand tokens."""
-_MORE = math.exp(SHIFT)
+MORE = math.exp(SHIFT)
+SURPRISE_LIMIT = math.exp(7.0)
+"""Of the cumulative products of likelihood ratios, that shift against none (Page 1954, who adds up their
+logarithms): some eight misses in a row of what was likely; in steady traffic hardly once in a thousand
+tokens."""
+PROMISING_LIMIT = math.exp(7.0 / 4)
+"""Of the same, from which on things seem to get better."""
 LEAST_P, MOST_P = 0.005, 0.995
-_NO_CHANCES: list[float | None] = [None] * NUM_PLACES
 _BY_CONFIDENCE = STRENGTH_OF_CONFIDENCE * MIDDLES
 
 
 def _over_positions(counts: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.add.reduce(counts, 0)
+    found: np.ndarray = np.add.reduce(counts, 1)
     return found
 
 
@@ -85,17 +85,17 @@ class Calibration:
         self.counts = Counts()
         self.theta = 0.0
         self.theta_variance = THETA_PRIOR_VARIANCE
-        self._too_low = self._too_high = 0.0
+        self._too_low = self._too_high = 1.0
         self.num_breaks = 0
         """Times that acceptance changed at a stroke."""
         self.num_observed = 0
         """Verified tokens, none faded."""
         self._since_refresh = 0
         self._theta_of_table = 0.0
-        self._log_odds = np.zeros((NUM_GROUPS, NUM_BINS))
-        # Made where somebody asks for them: most steps only learn, and read few places of the table.
-        self._of_place: list[float] | None = None
-        self._chances: list[float | None] = _NO_CHANCES
+        self._odds: list[float]
+        """Accepted / rejected, by position group x `NUM_BINS` + bin, but for theta."""
+        self._shift_of_odds: float
+        """Factor that stands for theta."""
         self._array: np.ndarray | None = None
         self.refresh()
 
@@ -118,21 +118,20 @@ class Calibration:
 
     def refresh(self) -> None:
         """Compute the table of chances anew from all counts."""
-        pool_n, pool_h = (_over_positions(counts) for counts in self._pool.arrays())
-        verified, accepted = self.counts.arrays()
+        pool_n, pool_h = _over_positions(self._pool.arrays())
+        both = self.counts.arrays()
+        n, h = _over_positions(both)
         by_pool = (pool_h + _BY_CONFIDENCE) / (pool_n + STRENGTH_OF_CONFIDENCE)
-        n, h = _over_positions(verified), _over_positions(accepted)
         by_bin = (h + STRENGTH_OF_POOL * by_pool) / (n + STRENGTH_OF_POOL)
-        by_position = (accepted + STRENGTH_OF_BIN * by_bin) / (verified + STRENGTH_OF_BIN)
+        by_position = (both[ACCEPTED] + STRENGTH_OF_BIN * by_bin) / (both[VERIFIED] + STRENGTH_OF_BIN)
         clipped = np.minimum(np.maximum(by_position, LEAST_P), MOST_P)
-        self._log_odds = np.log(clipped / (1 - clipped))
+        self._odds = (clipped / (1 - clipped)).ravel().tolist()
         self._since_refresh = 0
-        self._of_place = None
         self._shift()
 
     def _shift(self) -> None:
         self._theta_of_table = self.theta
-        self._chances = _NO_CHANCES.copy()
+        self._shift_of_odds = math.exp(self.theta)
         self._array = None
 
     @property
@@ -143,39 +142,28 @@ class Calibration:
     @property
     def is_promising(self) -> bool:
         """Whether the latest outcomes were better than expected, if not yet enough to call it a change."""
-        return self._too_low > SURPRISE_LIMIT / 4
-
-    @property
-    def _surprise(self) -> float:
-        """How much speaks for acceptance having moved, up or down, as a logarithm."""
-        return max(self._too_low, self._too_high)
+        return self._too_low > PROMISING_LIMIT
 
     @property
     def array(self) -> np.ndarray:
         """Chance of acceptance [position group, bin], given that all drafts before were accepted; to be read,
         not changed."""
         if self._array is None:
-            self._array = 1.0 / (1.0 + np.exp(-(self._log_odds + self._theta_of_table)))
+            odds = np.array(self._odds).reshape(NUM_GROUPS, NUM_BINS) * self._shift_of_odds
+            self._array = odds / (1.0 + odds)
         return self._array
 
     def chance_at(self, place: int) -> float:
         """Return one chance of the array, by position group x `NUM_BINS` + bin."""
-        found = self._chances[place]
-        if found is None:
-            if self._of_place is None:
-                self._of_place = self._log_odds.ravel().tolist()
-            found = 1.0 / (1.0 + math.exp(-(self._of_place[place] + self._theta_of_table)))
-            self._chances[place] = found
-        return found
+        odds = self._odds[place] * self._shift_of_odds
+        return odds / (1.0 + odds)
 
     def chances_of(self, confidences: Sequence[float]) -> list[float]:
         """Return the chance of each token of a draft, given those before it."""
-        known, found = self._chances, []
-        for first, confidence in zip(itertools.chain(FIRST_PLACES, LAST_PLACES), confidences, strict=False):
-            place = first + bisect_right(EDGES, confidence)
-            chance = known[place]
-            found.append(self.chance_at(place) if chance is None else chance)
-        return found
+        odds, shift = self._odds, self._shift_of_odds
+        return [
+            (shifted := odds[place] * shift) / (1.0 + shifted) for place in places_of(bins_of(confidences))
+        ]
 
     def chance(self, position: int, confidence: float | None) -> float:
         """Return the chance of one draft, given those before it; `position` counts from 0."""
@@ -198,10 +186,9 @@ class Calibration:
         num = len(outcomes)
         if not num:
             return
-        chances = [self.chance_at(place) for place in places]
+        self._track(places, outcomes)
         self.counts.add(places, outcomes)
         self._pool.add(places, outcomes)
-        self._track(chances, outcomes)
         self._since_refresh += num
         self.num_observed += num
         if self._since_refresh >= REFRESH_TOKENS:
@@ -209,30 +196,32 @@ class Calibration:
         elif abs(self.theta - self._theta_of_table) > LEAST_SHIFT:
             self._shift()
 
-    def _track(self, chances: Sequence[float], outcomes: Sequence[bool]) -> None:
+    def _track(self, places: Sequence[int], outcomes: Sequence[bool]) -> None:
         """Move theta, and widen what it may be where residuals keep one sign."""
         gradient = information = 0.0
-        too_low, too_high, log = self._too_low, self._too_high, math.log
-        for p, outcome in zip(chances, outcomes, strict=True):
-            q = 1.0 - p
-            information += p * q
+        too_low, too_high = self._too_low, self._too_high
+        odds, shift = self._odds, self._shift_of_odds
+        for place, outcome in zip(places, outcomes, strict=True):
+            expected = odds[place] * shift
+            total = 1.0 + expected
+            information += expected / (total * total)
             # What speaks for more, and for less, than was expected.
-            too_low -= log(q + p * _MORE)
-            too_high -= log(q + p / _MORE)
             if outcome:
-                gradient += q
-                too_low += SHIFT
-                too_high -= SHIFT
+                gradient += 1.0 / total
+                too_low *= MORE * total / (1.0 + MORE * expected)
+                too_high *= total / (MORE + expected)
             else:
-                gradient -= p
-            if too_low < 0.0:
-                too_low = 0.0
-            if too_high < 0.0:
-                too_high = 0.0
+                gradient -= expected / total
+                too_low *= total / (1.0 + MORE * expected)
+                too_high *= MORE * total / (MORE + expected)
+            if too_low < 1.0:
+                too_low = 1.0
+            if too_high < 1.0:
+                too_high = 1.0
         self._too_low, self._too_high = too_low, too_high
-        if self._surprise > SURPRISE_LIMIT:
+        if max(too_low, too_high) > SURPRISE_LIMIT:
             self.theta_variance = max(self.theta_variance, THETA_WIDE)
-            self._too_low = self._too_high = 0.0
+            self._too_low = self._too_high = 1.0
             self.num_breaks += 1
         variance = self.theta_variance + THETA_DRIFT * len(outcomes)
         self.theta_variance = min(THETA_WIDE, variance / (1 + variance * information))

@@ -73,8 +73,7 @@ def choose(planner: StepPlanner, view: StepView, wanted: Sequence[Wanted], gain:
             is_short.setdefault(one.track.name, True)
         if length is not Length.ENOUGH:
             continue
-        # One that has to read a long text first stands in nobody's way if that is not worth it for itself.
-        arms = [arm for arm in planner.arms(one) if not arm.is_too_late]
+        arms = planner.arms(one)
         if arms:
             able.append(index)
             ways.append(arms)
@@ -113,9 +112,7 @@ def _was_worth_it(planner: StepPlanner, one: Wanted) -> bool:
         num_draft_missing=max(1, view.num_context_tokens - num_output),
         most_drafts=view.most_drafts + num_output,
     )
-    return any(
-        arm.riding_value > 0 and not arm.is_too_late for arm in planner.arms(one._replace(view=at_start))
-    )
+    return any(arm.riding_value > 0 for arm in planner.arms(one._replace(view=at_start)))
 
 
 def judge_length(one: Wanted) -> Length:

@@ -220,10 +220,12 @@ class SpeculationPolicy:
             members[view.sequences[place].number] = fixed_member(choice.draft_length)
         if outcome is not None:
             for (place, one), arm, length in zip(wanted.items(), outcome.arms, outcome.lengths, strict=True):
-                if one.track.is_paused or has_several:
-                    asking.append((place, one))
                 if one.track.is_paused:
+                    if self._prober.may_ask(one):
+                        asking.append((place, one))
                     continue
+                if has_several:
+                    asking.append((place, one))
                 if arm is not None and length:
                     choices[place] = DraftChoice(length, arm.drafter)
                     members[one.view.number] = self._member(one, arm, length)
@@ -242,12 +244,11 @@ class SpeculationPolicy:
         return outcome
 
     def _consider_control(self, view: StepView, choice: Choice) -> None:
-        labels = {one.route for one in view.sequences}
         self.control.consider(
             len(view.sequences),
             choice.plain_seconds,
             choice.speedup,
-            is_checked=all(self._track_of(label).is_checked for label in labels),
+            is_checked=lambda: all(self._track_of(one.route).is_checked for one in view.sequences),
         )
 
     def _answer(self, view: StepView, held: HeldPlan) -> DraftPlan:
@@ -269,10 +270,7 @@ class SpeculationPolicy:
                 if probe.draft_length
             }
         if members:
-            planner = self._planner
-            passes = {model: one.seconds for model, one in planner.passes.items()}
-            first = next(iter(passes.values()))
-            self._rule = StepRule(members, planner.prices, planner.price, planner.verify, first, passes)
+            self._rule = self._planner.rule(members)
         return DraftPlan(choices, self._rule)
 
     def _member(self, one: Wanted, arm: Arm, length: int) -> Member:

@@ -166,7 +166,7 @@ class OnlineCurve:
     @property
     def speed(self) -> float:
         """What passes take now / what was calibrated, all numbers of rows alike."""
-        return math.exp(self._state[0])
+        return math.exp(self._state.item(0))
 
     @property
     def median_error(self) -> float | None:
@@ -215,8 +215,8 @@ class OnlineCurve:
         state, above = self._state, _ABOVE[rows]
         part = _PARTS[rows]
         # The state is the speed and then the grid, so that point i of that stands at i + 1.
-        shape = (1.0 - part) * float(state[above]) + part * float(state[above + 1])
-        return self._base_list[rows] * math.exp(float(state[0]) + shape)
+        shape = (1.0 - part) * state.item(above) + part * state.item(above + 1)
+        return self._base_list[rows] * math.exp(state.item(0) + shape)
 
     def _calibrated_s(self, rows: int, sequences: int, context: float) -> float:
         if rows > MAX_ROWS:
@@ -238,10 +238,11 @@ class OnlineCurve:
         total = sum(calibrated)
         if total <= 0:
             return
-        places = [max(1, min(rows, MAX_ROWS)) for rows, _, _ in passes]
         # A pass over so many rows says so much of the speed and of the shape at each point of the grid.
-        shares = np.array(calibrated) / total
-        design = _DESIGN[places[0]] if len(places) == 1 else shares @ _DESIGN[places]
+        places = [max(1, min(rows, MAX_ROWS)) for rows, _, _ in passes]
+        design = _DESIGN[places[0]]
+        if len(places) > 1:
+            design = (np.array(calibrated) / total).dot(_DESIGN[places])
         self._update(design, math.log(seconds / total))
 
     def _update(self, design: np.ndarray, observed: float) -> None:
@@ -251,12 +252,13 @@ class OnlineCurve:
             covariance *= kept
             covariance += (1 - kept) * self._prior
             self._state[1:] *= kept
-        covariance[0, 0] = min(float(covariance[0, 0]) + WALK_SD**2, self._speed_sd**2)
-        spread = covariance @ design
-        innovation = observed - float(self._state @ design)
+        covariance[0, 0] = min(covariance.item(0) + WALK_SD**2, self._speed_sd**2)
+        # Arrays of this size take as long to be asked as to be computed, and `dot` asks for the least.
+        spread = covariance.dot(design)
+        innovation = observed - float(self._state.dot(design))
         self.errors.append(abs(math.expm1(-max(-20.0, min(20.0, innovation)))))
         del self.errors[:-256]
-        explained = float(design @ spread)
+        explained = float(design.dot(spread))
         variance = explained + self._noise
         limit = HUBER * math.sqrt(variance)
         clipped = max(-limit, min(limit, innovation))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from paceline.policy.ledger import Ledger
 
 MEMORY_STEPS = 1500.0
+KEPT = 1 - 1 / MEMORY_STEPS
 WINDOW_STEPS = 8
 """Few enough that a draft model catches up in one pass."""
 SIDE_STEPS = 32
@@ -73,7 +74,7 @@ class RouteComparison:
 
     def add_step(self, num_tokens: int, num_sequences: int, seconds: float, plain_s: float) -> None:
         """Count a step in which the route had so many tokens from so many sequences."""
-        kept = 1 - 1 / MEMORY_STEPS
+        kept = KEPT
         self._served = self._served * kept + num_tokens
         self._plain = self._plain * kept + num_sequences * seconds / plain_s
         self._seconds = self._seconds * kept + seconds
@@ -159,20 +160,23 @@ class ControlWindows:
             self._phase = "before"
             self._before.clear()
 
-    def consider(self, batch: int, step_s: float, speedup: float, *, is_checked: bool) -> None:
+    def consider(self, batch: int, step_s: float, speedup: float, *, is_checked: Callable[[], bool]) -> None:
         """Open a window if one is due, and its cost may be spent.
 
         Args:
             batch: decoding sequences of the next step.
             step_s: seconds of a plain step of that batch.
             speedup: expected now; what a window gives up.
-            is_checked: whether figures are within their interval already.
+            is_checked: says whether figures are within their interval already; asked only where it matters.
         """
         self._since += 1
-        due = LEAST_BETWEEN * (10 if is_checked else 1)
-        cost = self._length * step_s * max(0.0, 1 - 1 / max(speedup, 1e-6))
+        if self._phase != "before" or self._since < LEAST_BETWEEN:
+            return
         is_ready = self._before.batch == batch and self._before.num_steps >= self._length
-        if self._phase == "before" and self._since >= due and is_ready and self.ledger.can_spend(cost):
+        if not is_ready or (self._since < LEAST_BETWEEN * 10 and is_checked()):
+            return
+        cost = self._length * step_s * max(0.0, 1 - 1 / max(speedup, 1e-6))
+        if self.ledger.can_spend(cost):
             self._phase = "control"
             self.ledger.spend(cost)
             self._since = 0

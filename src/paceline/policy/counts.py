@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ POSITION_GROUPS = (0, 1, 2, 3, 4, 4, 5)
 """Group of the positions 1, 2, ...; the last is that of all further ones."""
 NUM_GROUPS = max(POSITION_GROUPS) + 1
 NUM_PLACES = NUM_GROUPS * NUM_BINS
+VERIFIED, ACCEPTED = range(2)
 MOST_NOTED = 64
 MEMORY = 2000.0
 """Verified tokens after which a count weighs 1/e."""
@@ -28,6 +30,16 @@ RESTORED_TOKENS = 200.0
 def bin_of(confidence: float) -> int:
     """Return the bin of a confidence."""
     return bisect_right(EDGES, confidence)
+
+
+def bins_of(confidences: Sequence[float]) -> list[int]:
+    """Return the bin of each confidence."""
+    return [bisect_right(EDGES, confidence) for confidence in confidences]
+
+
+def places_of(bins: Sequence[int]) -> list[int]:
+    """Return position group x `NUM_BINS` + bin of each token of a draft."""
+    return list(map(operator.add, itertools.chain(FIRST_PLACES, LAST_PLACES), bins))
 
 
 def place_of(position: int, found: int) -> int:
@@ -47,8 +59,7 @@ class Counts:
     Tokens are only noted as they come, and counted many at once where somebody asks."""
 
     def __init__(self) -> None:
-        self._verified = np.zeros(NUM_PLACES)
-        self._accepted = np.zeros(NUM_PLACES)
+        self._both = np.zeros((2, NUM_PLACES))
         self._places: list[int] = []
         self._outcomes: list[bool] = []
         self.total = 0.0
@@ -72,21 +83,20 @@ class Counts:
     def _count(self) -> None:
         num, num_accepted = len(self._places), sum(self._outcomes)
         kept = math.exp(-num / MEMORY)
-        self._verified *= kept
-        self._accepted *= kept
-        self._verified += np.bincount(self._places, minlength=NUM_PLACES)
-        self._accepted += np.bincount(self._places, self._outcomes, NUM_PLACES)
+        places, both = np.array(self._places), self._both
+        both *= kept
+        both[VERIFIED] += np.bincount(places, minlength=NUM_PLACES)
+        both[ACCEPTED] += np.bincount(places, self._outcomes, NUM_PLACES)
         self.total = (self.total - num) * kept + num
         self._total_accepted = (self._total_accepted - num_accepted) * kept + num_accepted
         self._places.clear()
         self._outcomes.clear()
 
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+    def arrays(self) -> np.ndarray:
         """Return (verified, accepted), each [position groups, bins]; to be read, not changed."""
         if self._places:
             self._count()
-        shape = NUM_GROUPS, NUM_BINS
-        return self._verified.reshape(shape), self._accepted.reshape(shape)
+        return self._both.reshape(2, NUM_GROUPS, NUM_BINS)
 
     def lists(self) -> tuple[list[float], list[float]]:
         """Return (verified, accepted), row by row."""
@@ -96,9 +106,9 @@ class Counts:
     def restore(self, verified: Sequence[float], accepted: Sequence[float]) -> None:
         """Take the counts of an earlier process over, at the weight of few tokens."""
         scale = min(1.0, RESTORED_TOKENS / max(sum(verified), 1e-9))
-        self._verified = scale * np.array(verified)
-        self._accepted = np.minimum(scale * np.array(accepted), self._verified)
-        self.total, self._total_accepted = float(self._verified.sum()), float(self._accepted.sum())
+        self._both = scale * np.array((verified, accepted))
+        self._both[ACCEPTED] = np.minimum(self._both[ACCEPTED], self._both[VERIFIED])
+        self.total, self._total_accepted = self._both.sum(axis=1).tolist()
 
     @property
     def rate(self) -> float | None:

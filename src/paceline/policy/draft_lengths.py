@@ -16,7 +16,8 @@ worth doing. That price settles, in the same units, everything that is decided a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -206,10 +207,13 @@ def _draft_seconds(active: np.ndarray, depth: np.ndarray, draft: np.ndarray) -> 
     return found
 
 
-def worthwhile_prefix(worth: Sequence[float], verify: np.ndarray, price: float) -> int:
+def worthwhile_prefix(worth: Iterable[float], verify: Sequence[float], price: float) -> int:
     """Return how many of these tokens, best first, to give a row, when a second costs `price`."""
-    if not len(worth):
-        return 0
-    most = min(len(worth), len(verify) - 1)
-    net = np.concatenate(([0.0], np.cumsum(worth[:most]))) - price * verify[: most + 1]
-    return int(net.argmax())
+    # So few that plain numbers are quicker than arrays.
+    gained, best, num = 0.0, -price * verify[0], 0
+    for count, (one, seconds) in enumerate(zip(worth, itertools.islice(verify, 1, None), strict=False), 1):
+        gained += one
+        net = gained - price * seconds
+        if net > best:
+            best, num = net, count
+    return num

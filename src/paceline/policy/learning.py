@@ -9,6 +9,7 @@ from paceline.config.drafter_names import SUFFIX, is_mixed, model_of
 from paceline.policy.acceptance import Acceptance
 from paceline.policy.counterfactual import ControlWindows
 from paceline.policy.probing import Prober
+from paceline.policy.replay import Draft
 from paceline.policy.rule import StepRule
 from paceline.policy.step_costs import StepCosts
 from paceline.policy.tally import Tally, tally_of
@@ -16,6 +17,9 @@ from paceline.policy.tracks import RouteTrack
 from paceline.records import FinishReason, GenerationResult
 from paceline.step_records import SequenceStep, StepRecord
 
+MOST_LEARNED = 8
+"""Drafting sequences whose drafts are learned from in one step, in turns where there are more: many teach
+soon enough even so, and what a step has for learning does not grow with them."""
 DRIFT_STEPS = 32
 FADE_STEPS = 1024
 
@@ -87,11 +91,14 @@ class Learner:
                 record, self._model, rows=tally.num_rows, context=tally.context + tally.prompt_context,
                 num_asked=tally.num_asked, has_prompts=tally.has_prompts,
             )  # fmt: skip
+        stride = -(-tally.num_asked // MOST_LEARNED) or 1
         for share in tally.shares:
             name = share.track.name
             drafted: dict[str, list[SequenceStep]] = {}
-            for part in share.drafting:
-                drafted.setdefault(self._source(part, share.track, rule), []).append(part)
+            for part in share.drafting[self._num_steps % stride :: stride]:
+                # Of a match that was taken there is no more to be said.
+                source = SUFFIX if part.source == SUFFIX else self._source(part, share.track, rule)
+                drafted.setdefault(source, []).append(part)
             for source, parts in drafted.items():
                 acceptance.of(name, source).observe(*parts)
             for part in share.scored:
@@ -130,7 +137,7 @@ class Learner:
                 passed_over = {} if rule is None else rule.passed_over
                 bins = passed_over.get(part.number, [])
                 was_cut = bool(bins) and len(bins) >= part.draft_length
-                self._acceptance.of(track.name, SUFFIX).replay.add(bins, was_cut=was_cut)
+                self._acceptance.of(track.name, SUFFIX).replay.add(Draft(bins, was_cut))
         return source
 
     def _settle_probes(self, record: StepRecord, tally: Tally, plain_s: float, prober: Prober) -> None:

@@ -94,6 +94,11 @@ class Prober:
         self.probed[view.number] = track
         return DraftChoice(0, drafter, scores=True) if is_scoring else DraftChoice(PROBE_LENGTH, drafter)
 
+    def may_ask(self, one: Wanted) -> bool:
+        """Whether a sequence of a paused route may have to do with probes, now or as long as nothing but its
+        length changes."""
+        return one.track.watcher == one.view.number or not self._is_too_old(one)
+
     def adapt(self, track: RouteTrack, *, is_promising: bool) -> None:
         """Probe a route more often when things seem to get better, and less often while they do not."""
         track.probe_every = LEAST_EVERY if is_promising else min(MOST_EVERY, track.probe_every * 5 // 4 + 1)

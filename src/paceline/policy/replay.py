@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline.policy.calibration import Calibration
-from paceline.policy.counts import NUM_BINS, NUM_GROUPS, NUM_PLACES, POSITION_GROUPS, place_of
+from paceline.policy.counts import NUM_BINS, NUM_GROUPS, NUM_PLACES, POSITION_GROUPS, places_of
 from paceline.policy.profile import NOTHING, Prices, Profile
 
 NUM_KEPT = 64
@@ -45,14 +45,25 @@ _GROUPS = np.array([*POSITION_GROUPS, *[NUM_GROUPS - 1] * (MAX_LENGTH - len(POSI
 _FIRST_CODES = (_GROUPS * _NUM_CODES)[:, None]
 
 
+class Draft(NamedTuple):
+    """What is kept of a draft; an empty one is a look-up that found nothing."""
+
+    bins: list[int]
+    """Of its confidences; not to be changed."""
+    was_cut: bool = False
+    """Whether it is as long as was asked for, so that a match may have gone on."""
+
+
+FOUND_NOTHING = Draft([])
+
+
 class Borrowed:
     """The latest drafts of all routes from one source, for a route that has few of its own."""
 
     def __init__(self) -> None:
-        self.drafts: deque[tuple[list[int], bool]] = deque(
-            (([found] * MAX_LENGTH, False) for found in PRIOR_BINS), maxlen=NUM_BORROWED
+        self.drafts: deque[Draft] = deque(
+            (Draft([found] * MAX_LENGTH) for found in PRIOR_BINS), maxlen=NUM_BORROWED
         )
-        """Bins, and whether more was not asked for."""
         self.num_seen = 0
 
 
@@ -79,13 +90,15 @@ class Replay:
         self.has_passes = has_passes
         self._borrowed = borrowed
         size = NUM_KEPT + NUM_BORROWED
-        self._drafts: list[tuple[list[int], int]] = [([], _ENDED)] * size
-        """Borrowed ones first, the others in a ring: bins, and the code of what comes behind the last one."""
+        self._drafts = [FOUND_NOTHING] * size
+        """Borrowed ones first, the others in a ring."""
+        self._new: list[Draft] = []
+        """The latest drafts, which are not in the ring yet: most steps only add."""
         self._num_borrowed = -1
         """Drafts that all routes had seen when the borrowed ones were taken over."""
         self._codes = np.empty((0, size), dtype=np.int64)
         """The same [positions, drafts], each at the codes of its position group, as long as anybody asked
-        for. Read in from time to time: most steps only add."""
+        for."""
         self._changed: set[int] = set()
         """Places of drafts that are not read in yet."""
         self._weights = np.ones(size)
@@ -102,42 +115,51 @@ class Replay:
         """Drafts that are there to be replayed."""
         return min(self._num, NUM_KEPT)
 
-    def add(self, bins: list[int], *, was_cut: bool = False) -> None:
-        """Keep a draft; an empty one is a look-up that found nothing.
-
-        Args:
-            bins: of its confidences.
-            was_cut: whether it is as long as was asked for, so that a match may have gone on.
-        """
+    def add(self, *drafts: Draft) -> None:
+        """Keep drafts, the latest last."""
         if self.calibration.num_breaks != self._num_breaks:
+            self._take_in()
             self._num_breaks = self.calibration.num_breaks
             # Drafts from before the traffic changed say little of those to come.
             self._weights *= KEPT_AT_BREAK
-        place = NUM_BORROWED + self._num % NUM_KEPT
-        self._weights[place] = 1.0
-        self._put(place, bins, was_cut)
-        borrowed = self._borrowed
-        borrowed.drafts.append((bins, was_cut))
-        borrowed.num_seen += 1
-        self._num += 1
-        if len(bins) > 1:
-            self._count_next(bins)
-        if not self._num % NEXT_DRAFTS:
+        borrowed, num = self._borrowed, self._num + len(drafts)
+        borrowed.drafts.extend(drafts)
+        borrowed.num_seen += len(drafts)
+        if num // NEXT_DRAFTS != self._num // NEXT_DRAFTS:
             self._next = None
+        self._num = num
+        self._new += drafts
+        if len(self._new) >= NUM_KEPT:
+            self._take_in()
 
-    def _put(self, place: int, bins: list[int], was_cut: bool) -> None:
-        # What a draft model would have drawn next there always is; a match may be at its end.
-        goes_on = bins and (was_cut or self.has_passes)
-        self._drafts[place] = (bins, _BEHIND + bins[-1] if goes_on else _ENDED)
+    def _take_in(self) -> None:
+        """Put the latest drafts into the ring, and count what follows what."""
+        if not self._new:
+            return
+        begin = self._num - len(self._new)
+        places = [NUM_BORROWED + index % NUM_KEPT for index in range(begin, self._num)]
+        for place, draft in zip(places, self._new, strict=True):
+            self._put(place, draft)
+        self._weights[places] = 1.0
+        self._new.clear()
+
+    def _put(self, place: int, draft: Draft) -> None:
+        self._drafts[place] = draft
         self._changed.add(place)
+        if len(draft.bins) > 1:
+            self._count_next(draft.bins)
+
+    def _code_behind(self, draft: Draft) -> int:
+        """Return the code of what comes behind a draft's last token."""
+        # What a draft model would have drawn next there always is; a match may be at its end.
+        goes_on = draft.bins and (draft.was_cut or self.has_passes)
+        return _BEHIND + draft.bins[-1] if goes_on else _ENDED
 
     def _count_next(self, bins: Sequence[int]) -> None:
         """Take note of what followed each token of a draft."""
-        counts, first = self._num_next, bins[0] * NUM_PLACES
-        for position in range(1, len(bins)):
-            found = bins[position]
-            counts[first + place_of(position, found)] += 1.0
-            first = found * NUM_PLACES
+        counts = self._num_next
+        for found, place in zip(bins, places_of(bins)[1:], strict=False):
+            counts[found * NUM_PLACES + place] += 1.0
         self._since_halved += len(bins) - 1
         if self._since_halved > MOST_NEXT:
             self._since_halved //= 2
@@ -147,6 +169,7 @@ class Replay:
     def next_chances(self) -> list[float]:
         """Return the expected chance of the token behind one of each bin, by the calibration of now."""
         if self._next is None:
+            self._take_in()
             by_place = self.calibration.array
             counts = np.frombuffer(self._num_next).reshape(NUM_BINS, NUM_PLACES)
             sums, nums = counts @ by_place.ravel(), np.add.reduce(counts, 1)
@@ -155,24 +178,25 @@ class Replay:
             self._next = ((sums + 8 * prior) / (nums + 8)).tolist()
         return self._next
 
-    def latest(self) -> list[tuple[list[int], bool]]:
+    def latest(self) -> list[Draft]:
         """Return (bins, whether it goes on behind them) of the drafts that still count, oldest first."""
+        self._take_in()
         places = [NUM_BORROWED + index % NUM_KEPT for index in range(self._num - self.num_kept, self._num)]
         found = [self._drafts[place] for place in places if self._weights[place] > KEPT_AT_BREAK]
-        return [(bins[:MAX_LENGTH], behind != _ENDED) for bins, behind in found]
+        return [Draft(one.bins[:MAX_LENGTH], self._code_behind(one) != _ENDED) for one in found]
 
-    def restore(self, drafts: Sequence[tuple[list[int], bool]]) -> None:
+    def restore(self, drafts: Sequence[Draft]) -> None:
         """Begin with the drafts of an earlier process, which give way to new ones."""
-        for bins, was_cut in drafts:
-            self._put(NUM_BORROWED + self._num % NUM_KEPT, bins, was_cut)
+        self._take_in()
+        for draft in drafts:
+            self._put(NUM_BORROWED + self._num % NUM_KEPT, draft)
             self._num += 1
-            if bins:
-                self._count_next(bins)
         self._weights[NUM_BORROWED:] = RESTORED_WEIGHT
         self._next = None
 
     def weights(self) -> np.ndarray:
         """Return what each draft counts [drafts], borrowed ones first; together 1."""
+        self._take_in()
         weights = self._weights[: NUM_BORROWED + self.num_kept].copy()
         weights[:NUM_BORROWED] *= 1 - self.num_kept / NUM_KEPT
         weights /= np.add.reduce(weights)
@@ -180,18 +204,19 @@ class Replay:
 
     def _read(self, length: int) -> np.ndarray:
         """Return codes [length, drafts], borrowed drafts first."""
+        self._take_in()
         borrowed = self._borrowed
         if self.num_kept < NUM_KEPT and self._num_borrowed != borrowed.num_seen:
             self._num_borrowed = borrowed.num_seen
-            for place, (draft, was_cut) in enumerate(borrowed.drafts):
-                self._put(place, draft, was_cut)
+            self._drafts[: len(borrowed.drafts)] = borrowed.drafts
+            self._changed.update(range(len(borrowed.drafts)))
         if length > len(self._codes):
             self._codes = np.empty((length, len(self._drafts)), dtype=np.int64)
             self._changed.update(range(len(self._drafts)))
         if self._changed:
             places, size = list(self._changed), len(self._codes)
             drafts = [self._drafts[place] for place in places]
-            rows = [bins[:size] + [behind] * (size - len(bins)) for bins, behind in drafts]
+            rows = [one.bins[:size] + [self._code_behind(one)] * (size - len(one.bins)) for one in drafts]
             self._codes[:, places] = np.array(rows).T + _FIRST_CODES[:size]
             self._changed.clear()
         return self._codes[:length, : NUM_BORROWED + self.num_kept]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from paceline.policy.counts import bin_of, place_of
+from paceline.policy.counts import bin_of, bins_of, place_of
 from paceline.policy.draft_lengths import worthwhile_prefix
 from paceline.policy.profile import Prices
 from paceline.policy.replay import Replay
@@ -45,9 +43,9 @@ class StepRule:
         members: dict[int, Member],
         prices: Prices,
         price: float,
-        verify: np.ndarray,
-        draft: np.ndarray,
-        drafts: Mapping[str, np.ndarray] | None = None,
+        verify: Sequence[float],
+        draft: Sequence[float],
+        drafts: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         self._members = members
         self._drafts = drafts or {}
@@ -88,7 +86,7 @@ class StepRule:
         num_going = 0
         for count, (negative, _) in enumerate(worth, 1):
             total -= negative
-            seconds = float(draft[min(count, len(draft) - 1)]) - (draft[1] if has_fixed else 0.0)
+            seconds = draft[min(count, len(draft) - 1)] - (draft[1] if has_fixed else 0.0)
             if total - self._price * seconds > best:
                 best, num_going = total - self._price * seconds, count
         for _, place in worth[:num_going]:
@@ -110,7 +108,7 @@ class StepRule:
             value += net
         is_preferred = value > max(0.0, member.model_value)
         if not is_preferred:
-            self.passed_over[number] = [bin_of(confidence) for confidence in confidences]
+            self.passed_over[number] = bins_of(confidences)
         return is_preferred
 
     def lengths(self, proposals: Sequence[tuple[int, str, Sequence[float], bool]]) -> list[int]:
@@ -119,6 +117,8 @@ class StepRule:
         num_fixed = 0
         ranked: list[tuple[float, int, int]] = []
         for place, (number, source, confidences, may_be_cut) in enumerate(proposals):
+            if not confidences:
+                continue
             member = self._members.get(number)
             replay = None if member is None else member.suffix if source == "suffix" else member.model
             if member is None or member.is_fixed or replay is None or not may_be_cut:
@@ -130,7 +130,9 @@ class StepRule:
                 survival *= chance
                 ranked.append((survival, depth, place))
         ranked.sort()
-        num = worthwhile_prefix([-one[0] for one in ranked], self._verify[num_fixed:], self._price)
-        for _, _, place in ranked[:num]:
-            kept[place] += 1
+        if ranked:
+            worth = [-survival for survival, _, _ in ranked]
+            num = worthwhile_prefix(worth, self._verify[num_fixed:], self._price)
+            for _, _, place in ranked[:num]:
+                kept[place] += 1
         return kept

@@ -35,8 +35,6 @@ class Arm(NamedTuple):
     """Its value where the draft passes are made for others in any case."""
     slots: np.ndarray
     """Its slots, as the search takes them."""
-    is_too_late: bool = False
-    """Whether the draft model would have to read a long text first, and that is not worth it any more."""
 
 
 class Passes(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 
 from paceline.config.drafter_names import SUFFIX
@@ -50,11 +50,11 @@ class StateKeeper:
         track.sentence = RESTORED + (before or state_word(track.state, reason))
         self.version += 1
 
-    def look_at_memory(self, view: StepView, tracks: Iterable[RouteTrack], step: int) -> None:
+    def look_at_memory(self, view: StepView, tracks: Collection[RouteTrack], step: int) -> None:
         """Pause or resume a route for the sake of KV memory."""
         memory = self._memory
         memory.look(view)
-        if not (memory.may_pause(step) or memory.may_resume(step)):
+        if not (memory.may_pause(step) or (memory.may_resume(step) and any(map(_lacks_memory, tracks)))):
             return
         auto = [track for track in tracks if track.settings.speculation is Speculation.AUTO]
         if (track := self._memory.to_pause(auto, step)) is not None:
@@ -168,3 +168,7 @@ class StateKeeper:
                 numbers_after=asdict(now),
             )
         )  # fmt: skip
+
+
+def _lacks_memory(track: RouteTrack) -> bool:
+    return track.reason is PauseReason.MEMORY

@@ -15,6 +15,7 @@ from paceline.policy.draft_lengths import Candidate, Choice, best_lengths, slots
 from paceline.policy.interface import SequenceView, StepView
 from paceline.policy.profile import NOTHING, Prices, Profile
 from paceline.policy.replay import mixed
+from paceline.policy.rule import Member, StepRule
 from paceline.policy.several_models import Arm, Passes, choose_in_turn
 from paceline.policy.step_costs import PREFILL_ROWS, StepCosts
 from paceline.policy.tracks import CachedProfile, CutProfile, RouteTrack
@@ -109,6 +110,20 @@ class StepPlanner:
         self.passes = {model: self._passes(model, max(num_wanted, 1)) for model in models or (MODEL,)}
         self._first = next(iter(self.passes.values()))
         self.prices = self._first.prices
+        self._verify_s: list[float] = self.verify.tolist()
+        self._draft_s: dict[str, list[float]] = {
+            model: passes.seconds.tolist() for model, passes in self.passes.items()
+        }
+
+    def rule(self, members: dict[int, Member]) -> StepRule:
+        """Return the rule of a step at the prices of now.
+
+        Args:
+            members: that may draft, by sequence number.
+        """
+        draft_s = self._draft_s
+        first = next(iter(draft_s.values()))
+        return StepRule(members, self.prices, self._price, self._verify_s, first, draft_s)
 
     def _passes(self, model: str, num_wanted: int) -> Passes:
         draft = self._costs.draft(model).table(num_wanted + 2)[: num_wanted + 2]
@@ -132,7 +147,10 @@ class StepPlanner:
         return self._price
 
     def arms(self, wanted: Wanted) -> list[Arm]:
-        """Return the ways in which a sequence may draft, the best first; alike for all that are alike."""
+        """Return the ways in which a sequence may draft, the best first; alike for all that are alike.
+
+        Left out is a draft model that would have to read a long text first, where that is not worth it any
+        more, even if the draft passes are made for others in any case."""
         view = wanted.view
         key = (wanted.track.name, wanted.most, view.drafters, view.speculation.drafter)
         found = self._arms.get(key)
@@ -141,17 +159,18 @@ class StepPlanner:
         if view.num_draft_missing <= CATCH_UP_FREE and (view.held_by is None or len(self.passes) == 1):
             return found
         left = min(wanted.track.lengths.remaining(view.num_output_tokens), float(view.most_drafts + 1))
-        late = [
-            self._late(arm, missing, left, wanted.track.settings.weight)
-            if arm.model is not None and (missing := view.num_missing_of(arm.model)) > CATCH_UP_FREE
-            else arm
-            for arm in found
-        ]
+        late: list[Arm] = []
+        for arm in found:
+            if arm.model is None or (missing := view.num_missing_of(arm.model)) <= CATCH_UP_FREE:
+                late.append(arm)
+            elif (reading := self._late(arm, missing, left, wanted.track.settings.weight)) is not None:
+                late.append(reading)
         late.sort(key=_by_value)
         return late
 
-    def _late(self, arm: Arm, num_missing: int, left: float, weight: float) -> Arm:
-        """Return a way of drafting with what the draft model has to read first, spread over later steps.
+    def _late(self, arm: Arm, num_missing: int, left: float, weight: float) -> Arm | None:
+        """Return a way of drafting with what the draft model has to read first, spread over later steps; none
+        where it is too late for that.
 
         Args:
             arm: the way, for a sequence that the draft model has read.
@@ -159,13 +178,14 @@ class StepPlanner:
             left: expected tokens of the rest of the answer.
             weight: of each.
         """
-        drafter, profile, start_s, value, model_value, model, gain, riding, slots, _ = arm
+        drafter, profile, start_s, value, model_value, model, gain, riding, slots = arm
         more_s = self._catch_up_s(model or "", num_missing) / max(1.0, left / (1.0 + gain / weight))
         price = self._price * more_s
+        if riding <= price:
+            return None
         return Arm(
-            drafter, profile, start_s + more_s, value - price, model_value - price, model, gain, riding,
-            slots, riding <= price,
-        )  # fmt: skip
+            drafter, profile, start_s + more_s, value - price, model_value - price, model, gain, riding, slots
+        )
 
     def _catch_up_s(self, name: str, num_tokens: int) -> float:
         """Return what `StepCosts.catch_up_s` does, from a list that is made once a step."""

@@ -15,8 +15,8 @@ from paceline.policy.profile import Prices, Profile
 from paceline.policy.routes import RouteSettings
 from paceline.policy.states import PauseReason, RouteState, Situation
 
-HISTOGRAM = 17
-"""Draft lengths 0 .. 15, and more."""
+LAST_LENGTH = 16
+"""Draft lengths are counted one by one below it; this one stands for all further ones."""
 
 
 class CutProfile(NamedTuple):
@@ -77,7 +77,7 @@ class RouteTrack:
     """Steps between drafts that are probes."""
     num_probes: int = 0
     profiles: dict[tuple[str, float, int], CachedProfile] = field(default_factory=dict)
-    draft_lengths: list[float] = field(default_factory=lambda: [0.0] * HISTOGRAM)
+    draft_lengths: list[float] = field(default_factory=lambda: [0.0] * (LAST_LENGTH + 1))
     """How often each draft length was verified, old steps fading."""
     speedup: float = 1.0
     """Expected of the last step that it took part in."""
@@ -88,10 +88,6 @@ class RouteTrack:
     def is_paused(self) -> bool:
         """Whether the policy paused it."""
         return self.state is RouteState.PAUSED
-
-    def count_draft(self, length: int) -> None:
-        """Count the drafts that one sequence had verified in a step."""
-        self.draft_lengths[min(length, HISTOGRAM - 1)] += 1.0
 
     def fade(self) -> None:
         """Let old draft lengths count less."""
