@@ -54,9 +54,11 @@ def save_panels(
 
     figure = Figure(figsize=(4.5 * len(panels), 4), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for name, points in lines.items():
-            axis.plot(*zip(*points, strict=True), marker="o", label=name)
+            # A name has its colour in all panels, also where it is missing in some.
+            axis.plot(*zip(*points, strict=True), marker="o", label=name, color=f"C{names.index(name)}")
         axis.set(title=title, xlabel=x_label, ylabel=y_label)
         if is_log:
             values = sorted({x for points in lines.values() for x, _ in points})
