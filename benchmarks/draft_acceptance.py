@@ -96,14 +96,20 @@ def tokens_per_step(matched: NDArray[np.bool_], draft_length: int) -> tuple[int,
     return len(matched) - 1, num_steps
 
 
-def main() -> None:
-    """Print a line for each variant and route."""
+def answers_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of what names a draft model, and a target's answers."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("draft", help="preset or file of the draft model")
     parser.add_argument("--prompts", type=Path, nargs="+", required=True)
     parser.add_argument("--answers", type=Path, nargs="+", required=True)
+    return parser
+
+
+def main() -> None:
+    """Print a line for each variant and route."""
+    parser = answers_parser(__doc__)
     parser.add_argument("--variants", nargs="+", default=VARIANTS, help="WEIGHTS/VOCABULARY")
     parser.add_argument("--draft-lengths", type=int, nargs="+", default=[2, 4, 6])
     parser.add_argument("--temperature", type=float, default=0.0)

@@ -12,13 +12,11 @@ in it. No policy with this draft model alone can be faster, whatever it knows.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from benchmarks.draft_acceptance import load_variant, matches, read_answers
+from benchmarks.draft_acceptance import answers_parser, load_variant, matches, read_answers
 
 from paceline.models.chat_template import require_chat_template
 from paceline.records import SamplingParams
@@ -60,12 +58,7 @@ def oracle_ms(num_prompt: int, matched: Sequence[bool], each: Milliseconds) -> f
 
 def main() -> None:
     """Print a line for each route."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("draft", help="preset or file of the draft model")
-    parser.add_argument("--prompts", type=Path, nargs="+", required=True)
-    parser.add_argument("--answers", type=Path, nargs="+", required=True)
+    parser = answers_parser(__doc__)
     parser.add_argument("--routes", help="only these, R,R,...")
     parser.add_argument("--target-ms", required=True, help="of 1, 2, 3, ... rows")
     parser.add_argument("--draft-ms", type=float, required=True)
